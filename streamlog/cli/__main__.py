@@ -1,0 +1,5 @@
+"""`python -m streamlog.cli` is the program `streamlog`."""
+
+from streamlog.cli import main
+
+main()

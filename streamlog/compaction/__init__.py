@@ -1,0 +1,1 @@
+"""Maintenance of topics: small files into segments, retention, the last record a key, erasure, cleaning."""

@@ -1,0 +1,1 @@
+"""The partition log: commits, tailing, reading, topics."""

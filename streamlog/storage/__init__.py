@@ -1,0 +1,1 @@
+"""Storage: the only layer that does I/O; errors are translated here."""
