@@ -193,6 +193,10 @@ def on_terminal(
     ours, theirs = pty.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        # Else Ctrl-C makes the terminal drop what it has not shown yet, and the test counts too few.
+        mode = termios.tcgetattr(theirs)
+        mode[3] |= termios.NOFLSH
+        termios.tcsetattr(theirs, termios.TCSANOW, mode)
         process = subprocess.Popen(
             command(*arguments),
             stdin=theirs if stdin is None else stdin,
