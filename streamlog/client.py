@@ -322,6 +322,10 @@ class Log:
         """Removes the last files of topics that were deleted hours ago."""
         self._open().purge()
 
+    def admin(self) -> Topics:
+        """The topics with the ways to their partitions: for brokers and jobs, not for everyday use."""
+        return self._open()
+
     # the end
 
     def close(self) -> None:

@@ -1,0 +1,7 @@
+"""Access rules, read and changed by Kafka's admin clients."""
+
+from __future__ import annotations
+
+from streamlog.broker.call import Handler
+
+HANDLERS: dict[int, Handler] = {}
