@@ -24,6 +24,7 @@ STAGING_DIR = "__spark"
 LEASE_DIR = "__maintenance"
 PROBE_DIR = "__doctor"
 REPAIRS_DIR = "__repairs"
+PRODUCER_IDS_DIR = "__producer_ids"
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet$")

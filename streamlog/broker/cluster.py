@@ -42,6 +42,10 @@ class Cluster:
         """Who serves a partition."""
         return self.me
 
+    def leads(self, topic_id: str, partition: int) -> bool:
+        """Whether this broker serves a partition."""
+        return self.leader_of(topic_id, partition).node_id == self.me.node_id
+
     def coordinator_of(self, group: str) -> BrokerInfo:
         """Who serves a group."""
         return self.me
