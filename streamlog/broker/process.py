@@ -19,7 +19,7 @@ import sys
 from streamlog.broker.broker import Broker
 from streamlog.broker.settings import BrokerSettings
 from streamlog.client import Log
-from streamlog.errors import InvalidRequestError, UnavailableError
+from streamlog.errors import FencedError, InvalidRequestError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +59,22 @@ async def _serve(log: Log, settings: BrokerSettings) -> None:
         sys.stdout.write(f"listening on {where}:{broker.server.port} (node {me.node_id})\n")
         sys.stdout.flush()
         _log.info("node %d serves %s", me.node_id, log.root)
-        await stopping.wait()
+        await _first(stopping, broker.cluster.lost)
     finally:
         await broker.stop()
     _log.info("node %d has ended", broker.cluster.me.node_id)
+    if broker.cluster.lost.is_set():
+        raise FencedError(
+            f"another broker took node_id {broker.cluster.me.node_id}, so this one ended; give each broker "
+            "its own node_id, or none at all"
+        )
+
+
+async def _first(*events: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 def _settle() -> None:
