@@ -42,7 +42,7 @@ class Broker:
         self.memory = Memory(settings.request_memory)
         self.metrics = Metrics()
         self.security = Security()
-        self.cluster = Cluster(settings)
+        self.cluster = Cluster(settings, self.topics.objects, self.runtime)
         self.producer_ids = ProducerIds(self.topics.objects)
         self.topic_cache = TopicCache(self)
         self.partitions = Partitions(self)
@@ -56,9 +56,10 @@ class Broker:
         return await loop.run_in_executor(self._pool, lambda: action(*args, **kwargs))
 
     async def start(self) -> None:
-        """Listens, then tells the others."""
+        """Takes the address, tells the others, then serves."""
         await self.server.start()
         await self.cluster.start(self.server.port)
+        await self.server.serve()
 
     async def stop(self) -> None:
         """Leaves, answers what is under way, and ends."""
