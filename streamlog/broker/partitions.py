@@ -162,10 +162,11 @@ class PartitionHost:
     def _saw(self, seen: _Seen) -> None:
         start, end, rewrites = seen
         if rewrites is not None and rewrites != self._rewrites:
-            # Files were replaced: records may have been erased, and must not be handed out any more.
+            if self._rewrites is not None:
+                # Files were replaced: records may have been erased, and must not be handed out any more.
+                self.tail.clear()
+                self.stored.forget()
             self._rewrites = rewrites
-            self.tail.clear()
-            self.stored.forget()
         self.start = max(self.start, start)
         if end > self.end:
             self.end = end
