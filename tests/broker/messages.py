@@ -83,7 +83,13 @@ def as_body(value: Any) -> Any:
     if isinstance(value, datetime):
         return (value - _EPOCH) // timedelta(milliseconds=1)
     if hasattr(value, "__flexible__"):
-        return {field.name: as_body(getattr(value, field.name)) for field in fields(value)}
+        values = {field: getattr(value, field.name) for field in fields(value)}
+        # Nobody gives a tagged structure for the sake of its defaults.
+        return {
+            field.name: as_body(value)
+            for field, value in values.items()
+            if "tag" not in field.metadata or value != field.default
+        }
     return value
 
 

@@ -129,9 +129,7 @@ def test_a_damaged_request_is_refused_or_read_but_never_worse(api: int, version:
     schema = load_request_schema(api, version)
     for _ in range(60):
         frame = bytearray(
-            request_frame(
-                api, version, sample(schema, rng), future_tags=schema.__flexible__
-            )
+            request_frame(api, version, sample(schema, rng), future_tags=schema.__flexible__)
         )
         for _ in range(rng.randint(1, 4)):
             at = rng.randrange(8, len(frame) + 1)
