@@ -148,6 +148,7 @@ async def _alter(call: Call, resource: Any, changes: Any) -> dict[str, Any]:
             raise KafkaError(Code.INVALID_CONFIG, str(error)) from error
         if wanted and not call.body.validate_only:
             await call.broker.run(call.broker.topics.alter, info.name, wanted)
+            await call.broker.topic_cache.renew()
     except StreamlogError as error:
         entry |= {"error_code": code_of(error), "error_message": str(error)}
     return entry

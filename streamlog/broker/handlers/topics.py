@@ -38,6 +38,7 @@ async def create_topics(call: Call) -> Response:
             entries.append(await _create(call, topic))
         except StreamlogError as error:
             entries.append({"name": topic.name} | failure(error))
+    await call.broker.topic_cache.renew()
     return {"topics": entries}
 
 
@@ -137,6 +138,7 @@ async def delete_topics(call: Call) -> Response:
         except StreamlogError as error:
             entry |= failure(error)
         entries.append(entry)
+    await call.broker.topic_cache.renew()
     return {"responses": entries}
 
 
@@ -171,6 +173,7 @@ async def create_partitions(call: Call) -> Response:
         except StreamlogError as error:
             entry |= failure(error)
         entries.append(entry)
+    await call.broker.topic_cache.renew()
     return {"results": entries}
 
 
@@ -198,15 +201,12 @@ async def delete_records(call: Call) -> Response:
     """Removes the records of partitions below given offsets."""
     entries = []
     for topic in call.body.topics:
-        allowed = call.broker.security.allows(call, "delete", "topic", topic.name)
         parts = []
         for part in topic.partitions:
             entry = {"partition_index": part.partition_index, "low_watermark": -1}
             try:
-                if not allowed:
-                    raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
-                entry["low_watermark"] = await call.broker.run(
-                    _truncate, call, topic.name, part.partition_index, part.offset
+                entry["low_watermark"] = await _truncate(
+                    call, topic.name, part.partition_index, part.offset
                 )
             except StreamlogError as error:
                 entry["error_code"] = code_of(error)
@@ -215,12 +215,22 @@ async def delete_records(call: Call) -> Response:
     return {"topics": entries}
 
 
-def _truncate(call: Call, name: str, partition: int, before: int) -> int:
-    topics = call.broker.topics
+async def _truncate(call: Call, name: str, partition: int, before: int) -> int:
+    """The new log start."""
+    broker = call.broker
+    if not broker.security.allows(call, "delete", "topic", name):
+        raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
+    info = await broker.topic_cache.named(name)
+    host = broker.partitions.host(info, partition)
+    # The leader has consumers and a tail, which must not give out what is gone.
+    if not broker.cluster.leads(info.id, partition):
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
     if before == HIGH_WATERMARK:
-        info = topics.get(name, refresh=True)
-        before = topics.ask([(info, partition)], lambda reader: reader.end)[0]
-    return topics.truncate(name, partition, before)
+        await host.look()
+        before = host.end
+    await broker.run(broker.topics.truncate, name, partition, before)
+    await host.look()
+    return host.start
 
 
 def failure(error: StreamlogError) -> dict[str, Any]:
