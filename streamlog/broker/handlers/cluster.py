@@ -9,22 +9,12 @@ from typing import Any
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
 from streamlog.broker.kafka_errors import Code, KafkaError
+from streamlog.broker.operations import CLUSTER, authorized
 from streamlog.errors import TopicNotFoundError
 from streamlog.log.reader import PartitionReader
 from streamlog.log.registry import TopicInfo
 
-CLUSTER = "kafka-cluster"
 _BROKERS = 1
-# Kafka's numbers of the operations that a cluster knows; a bit each in the answer.
-_OPERATIONS = {
-    "create": 5,
-    "alter": 7,
-    "describe": 8,
-    "cluster_action": 9,
-    "describe_configs": 10,
-    "alter_configs": 11,
-    "idempotent_write": 12,
-}
 
 
 async def describe_cluster(call: Call) -> Response:
@@ -45,10 +35,7 @@ async def describe_cluster(call: Call) -> Response:
         ],
     }
     if call.body.include_cluster_authorized_operations:
-        allows = call.broker.security.allows
-        answer["cluster_authorized_operations"] = sum(
-            1 << bit for name, bit in _OPERATIONS.items() if allows(call, name, "cluster", CLUSTER)
-        )
+        answer["cluster_authorized_operations"] = authorized(call, "cluster", CLUSTER)
     return answer
 
 

@@ -17,8 +17,8 @@ from streamlog.broker.configs import (
     topic_entries,
     without_fixed,
 )
-from streamlog.broker.handlers.cluster import CLUSTER
 from streamlog.broker.kafka_errors import Code, KafkaError, code_of
+from streamlog.broker.operations import CLUSTER
 from streamlog.config import ALL_KEYS, validate_topic_name
 from streamlog.errors import InvalidRequestError, StreamlogError
 from streamlog.log.registry import TopicInfo

@@ -16,9 +16,9 @@ from uuid import UUID
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
 from streamlog.broker.configs import parsed, topic_entries
-from streamlog.broker.handlers.cluster import CLUSTER
 from streamlog.broker.handlers.metadata import by_id
 from streamlog.broker.kafka_errors import Code, KafkaError, code_of
+from streamlog.broker.operations import CLUSTER
 from streamlog.config import TopicConfig, validate_topic_name
 from streamlog.errors import InvalidRequestError, StreamlogError
 from streamlog.log.registry import TopicInfo, check_partitions
