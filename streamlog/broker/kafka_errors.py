@@ -62,6 +62,7 @@ class Code(IntEnum):
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
+    UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 class KafkaError(StreamlogError):

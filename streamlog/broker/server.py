@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from streamlog.broker import wire
 from streamlog.broker.apis import API_VERSIONS
 from streamlog.broker.call import Call, Peer, Response
-from streamlog.broker.dispatch import HANDLERS, error_response
+from streamlog.broker.dispatch import HANDLERS
+from streamlog.broker.failures import error_response
 from streamlog.broker.handlers.versions import announced
 from streamlog.broker.kafka_errors import Code
 from streamlog.broker.memory import Memory
