@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from streamlog.broker.cluster import Cluster
+from streamlog.broker.groups.registry import Groups
 from streamlog.broker.memory import Memory
 from streamlog.broker.metrics import Metrics
 from streamlog.broker.security import Security
@@ -40,6 +41,7 @@ class Broker:
         self.metrics = Metrics()
         self.security = Security()
         self.cluster = Cluster(settings)
+        self.groups = Groups(self)
         self.server = Server(self)
         self._pool = ThreadPoolExecutor(_THREADS, "streamlog-broker")
 
@@ -56,5 +58,6 @@ class Broker:
     async def stop(self) -> None:
         """Leaves, answers what is under way, and ends."""
         await self.cluster.stop()
+        await self.groups.stop()
         await self.server.stop()
         self._pool.shutdown(wait=True)
