@@ -24,12 +24,16 @@ STAGING_DIR = "__spark"
 LEASE_DIR = "__maintenance"
 PROBE_DIR = "__doctor"
 REPAIRS_DIR = "__repairs"
+PRODUCER_IDS_DIR = "__producer_ids"
+BROKERS_DIR = "__brokers"
+BROKER_IDS_DIR = "__broker_ids"
 
 _COMPONENT_MAX = 240
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet$")
 _DATA = re.compile(r"^(\d{20})-[0-9a-f]{32}\.parquet$")
+_HOLDER = re.compile(r"^(\d{10})\.(\d{10})$")
 
 
 def topic_dir(name: str, incarnation: int) -> str:
@@ -108,6 +112,27 @@ def member_beat(group: str, member: str) -> str:
 def fits(name: str) -> bool:
     """Whether a text can be a path component: file systems allow 255 bytes, some suffixes included."""
     return 0 < len(encode(name)) <= _COMPONENT_MAX
+
+
+def broker_claim(node: int, claim: int) -> str:
+    """The marker that a broker took a node id, as its holder number `claim`."""
+    return f"{BROKER_IDS_DIR}/{node:010d}.{claim:010d}"
+
+
+def broker_beat(node: int, claim: int) -> str:
+    """The heartbeat of a broker: an object that it overwrites."""
+    return f"{BROKERS_DIR}/live/{node:010d}.{claim:010d}"
+
+
+def broker_view(epoch: int) -> str:
+    """The brokers of one epoch."""
+    return f"{BROKERS_DIR}/epochs/{epoch:010d}"
+
+
+def parse_broker(name: str) -> tuple[int, int] | None:
+    """The node id and the claim in a file name of the two kinds above, or None."""
+    match = _HOLDER.match(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def encode(name: str) -> str:

@@ -16,9 +16,12 @@ from streamlog.broker.cluster import Cluster
 from streamlog.broker.groups.registry import Groups
 from streamlog.broker.memory import Memory
 from streamlog.broker.metrics import Metrics
+from streamlog.broker.partitions import Partitions
+from streamlog.broker.producer_ids import ProducerIds
 from streamlog.broker.security import Security
 from streamlog.broker.server import Server
 from streamlog.broker.settings import BrokerSettings
+from streamlog.broker.topic_cache import TopicCache
 from streamlog.client import Log
 from streamlog.clock import Runtime
 from streamlog.log.topics import Topics
@@ -40,8 +43,12 @@ class Broker:
         self.memory = Memory(settings.request_memory)
         self.metrics = Metrics()
         self.security = Security()
-        self.cluster = Cluster(settings)
+        self.cluster = Cluster(settings, self.topics.objects, self.runtime)
+        self.producer_ids = ProducerIds(self.topics.objects)
+        self.topic_cache = TopicCache(self)
+        self.partitions = Partitions(self)
         self.groups = Groups(self)
+        self.stopping = False
         self.server = Server(self)
         self._pool = ThreadPoolExecutor(_THREADS, "streamlog-broker")
 
@@ -51,13 +58,19 @@ class Broker:
         return await loop.run_in_executor(self._pool, lambda: action(*args, **kwargs))
 
     async def start(self) -> None:
-        """Listens, then tells the others."""
+        """Takes the address, tells the others, then serves."""
         await self.server.start()
         await self.cluster.start(self.server.port)
+        await self.server.serve()
 
     async def stop(self) -> None:
         """Leaves, answers what is under way, and ends."""
         await self.cluster.stop()
+        self.stopping = True
+        for host in self.partitions.hosts:
+            # Those who wait for records get what there is.
+            host.wake()
         await self.groups.stop()
         await self.server.stop()
+        await self.partitions.close()
         self._pool.shutdown(wait=True)

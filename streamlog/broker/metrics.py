@@ -15,3 +15,11 @@ class Metrics:
     def request(self, call: Call) -> Iterator[None]:
         """Around one request."""
         yield
+
+    @contextmanager
+    def commit(self, requests: int) -> Iterator[None]:
+        """Around one commit that takes the records of so many requests."""
+        yield
+
+    def tail(self, *, hit: bool) -> None:
+        """A read was served from memory, or not."""

@@ -57,11 +57,21 @@ class Server:
         return len(self._connections)
 
     async def start(self) -> None:
-        """Begins to listen."""
+        """Takes the address; nobody is served before `serve`."""
         settings = self._broker.settings
         self._server = await asyncio.start_server(
-            self._accept, settings.host, settings.port, backlog=1024, limit=1 << 18
+            self._accept,
+            settings.host,
+            settings.port,
+            backlog=1024,
+            limit=1 << 18,
+            start_serving=False,
         )
+
+    async def serve(self) -> None:
+        """Begins to listen."""
+        assert self._server is not None
+        await self._server.start_serving()
 
     async def stop(self) -> None:
         """S3."""

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from streamlog.errors import InvalidRequestError
 
 _MIB = 1 << 20
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "db.example")]
+    [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +32,26 @@ class BrokerSettings:
     advertised_host: str | None = None
     advertised_port: int | None = None
     rack: str | None = None
+    # An address that is not loopback needs TLS and SASL, unless this is said.
+    insecure: bool = False
+
+    # Metrics and health over HTTP: off without a port. Anybody who reaches the address can read them, so
+    # one that is not loopback must be allowed (`insecure` allows it too).
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
+    http_insecure: bool = False
+
+    # The number that clients know this broker by; without it, the next one that nobody ever had.
+    node_id: int | None = None
+    # How often a broker shows that it lives, and how many looks in a row without a sign mean that it does
+    # not: a dead one is replaced after about their product.
+    heartbeat_seconds: float = 1.0
+    missed_heartbeats: int = 6
+    # Whether this broker maintains the root while it is the controller, and how often.
+    maintain: bool = False
+    maintain_seconds: float = 60.0
+    # How long a broker that is told to stop waits for what is under way.
+    drain_seconds: float = 30.0
 
     # A topic that a client asks for is made, as Kafka's `auto.create.topics.enable`.
     auto_create_topics: bool = True
@@ -53,6 +86,41 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise InvalidRequestError(f"port {self.port} is not valid; allowed are 0 to 65535")
+        if self.advertised_port is not None and not 1 <= self.advertised_port <= 65_535:
+            raise InvalidRequestError(
+                f"advertised_port {self.advertised_port} is not valid; allowed are 1 to 65535"
+            )
+        if self.http_port is not None and not 0 <= self.http_port <= 65_535:
+            raise InvalidRequestError(
+                f"http_port {self.http_port} is not valid; allowed are 0 to 65535"
+            )
+        if (
+            self.http_port is not None
+            and not is_loopback(self.http_host)
+            and not (self.http_insecure or self.insecure)
+        ):
+            raise InvalidRequestError(
+                f"metrics on {self.http_host} could be read by anybody who reaches it: give an address of "
+                "loopback such as 127.0.0.1, or allow it with http_insecure=true"
+            )
+        if self.node_id is not None and not 1 <= self.node_id < 1 << 31:
+            raise InvalidRequestError(
+                f"node_id {self.node_id} is not valid; allowed are 1 to {(1 << 31) - 1}"
+            )
+        for name in ("heartbeat_seconds", "maintain_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidRequestError(
+                    f"{name} {getattr(self, name)} is not valid; give more than 0"
+                )
+        if self.missed_heartbeats < 2:
+            raise InvalidRequestError(
+                f"missed_heartbeats {self.missed_heartbeats} is not valid; give at least 2, or a single "
+                "slow request would depose a broker"
+            )
+        if self.drain_seconds < 0:
+            raise InvalidRequestError(
+                f"drain_seconds {self.drain_seconds} is not valid; give 0 or more"
+            )
         if self.num_partitions < 1:
             raise InvalidRequestError(
                 f"num_partitions {self.num_partitions} is not valid; give at least 1"

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from streamlog.cli import output
+from streamlog.cli.broker import broker
 from streamlog.cli.consume import consume
 from streamlog.cli.doctor import doctor
 from streamlog.cli.erase import erase
@@ -48,6 +49,7 @@ app.command(name="compact")(compact)
 app.command(name="maintain")(maintain)
 app.command(name="erase")(erase)
 app.command(name="doctor")(doctor)
+app.command(name="broker")(broker)
 
 
 def _version(wanted: bool) -> None:

@@ -51,6 +51,7 @@ class Groups:
         self._refused: dict[str, tuple[float, EmbeddedGroupError]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
+        broker.cluster.on_change(self._follow)
 
     @property
     def loaded(self) -> list[Coordinator]:
@@ -169,6 +170,12 @@ class Groups:
             snapshot.generation,
         )
         return snapshot
+
+    def _follow(self) -> None:
+        """Brokers came or went: groups that are others' now are given up."""
+        for coordinator in self.loaded:
+            if not self.is_mine(coordinator.name):
+                coordinator.end("another broker serves it now")
 
     def _ended(self, coordinator: Coordinator) -> None:
         if self.peek(coordinator.name) is coordinator:
