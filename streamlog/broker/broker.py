@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from streamlog.broker.cluster import Cluster
+from streamlog.broker.groups.registry import Groups
 from streamlog.broker.memory import Memory
 from streamlog.broker.metrics import Metrics
 from streamlog.broker.partitions import Partitions
@@ -46,6 +47,7 @@ class Broker:
         self.producer_ids = ProducerIds(self.topics.objects)
         self.topic_cache = TopicCache(self)
         self.partitions = Partitions(self)
+        self.groups = Groups(self)
         self.stopping = False
         self.server = Server(self)
         self._pool = ThreadPoolExecutor(_THREADS, "streamlog-broker")
@@ -68,6 +70,7 @@ class Broker:
         for host in self.partitions.hosts:
             # Those who wait for records get what there is.
             host.wake()
+        await self.groups.stop()
         await self.server.stop()
         await self.partitions.close()
         self._pool.shutdown(wait=True)
