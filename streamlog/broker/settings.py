@@ -40,6 +40,8 @@ class BrokerSettings:
     http_host: str = "127.0.0.1"
     http_port: int | None = None
     http_insecure: bool = False
+    # For how long the offsets of logs and the lag of groups, which cost requests, are shown as last seen.
+    metrics_seconds: float = 15.0
 
     # The number that clients know this broker by; without it, the next one that nobody ever had.
     node_id: int | None = None
