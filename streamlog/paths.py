@@ -24,6 +24,8 @@ STAGING_DIR = "__spark"
 LEASE_DIR = "__maintenance"
 PROBE_DIR = "__doctor"
 REPAIRS_DIR = "__repairs"
+USERS_TABLE = "__users"
+ACLS_TABLE = "__acls"
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet$")

@@ -38,7 +38,7 @@ class Broker:
         self.topics: Topics = log.admin()
         self.memory = Memory(settings.request_memory)
         self.metrics = Metrics()
-        self.security = Security()
+        self.security = Security(settings, self.topics, self.runtime)
         self.cluster = Cluster(settings)
         self.server = Server(self)
         self._pool = ThreadPoolExecutor(_THREADS, "streamlog-broker")
@@ -50,6 +50,7 @@ class Broker:
 
     async def start(self) -> None:
         """Listens, then tells the others."""
+        await self.security.start(self.run)
         await self.server.start()
         await self.cluster.start(self.server.port)
 
@@ -57,4 +58,5 @@ class Broker:
         """Leaves, answers what is under way, and ends."""
         await self.cluster.stop()
         await self.server.stop()
+        await self.security.stop()
         self._pool.shutdown(wait=True)
