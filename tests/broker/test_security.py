@@ -295,7 +295,7 @@ def test_old_tls_plain_text_and_strangers_certificates_are_refused(
     with secured(root, **TLS) as broker:
         host, _, port = broker.address.rpartition(":")
         old = ssl.create_default_context(cafile=CA)
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="TLS"):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with (
             socket.create_connection((host, int(port)), timeout=SECONDS) as raw,
