@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -23,10 +23,10 @@ HELLO = request_frame(apis.API_VERSIONS, 0, request(apis.API_VERSIONS, 0))
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path: Path) -> Path:
     with streamlog.connect(tmp_path / "root") as log:
         users(log).add("alice", "x")
-    yield tmp_path / "root"
+    return tmp_path / "root"
 
 
 def opened(broker: RunningBroker) -> socket.socket:
