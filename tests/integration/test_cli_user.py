@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from integration.program import Wrong, all_refused, ok, refused
+from integration.program import Wrong, all_refused, ok, on_terminal, refused
 
 import streamlog
 from streamlog.broker.users import Users
@@ -43,6 +43,19 @@ def test_a_user_is_added_listed_given_another_password_and_deleted(root: Path) -
     assert matches(root, "alice", "two")
     assert ok(root, "user", "delete", "alice", "-y").lines == ["deleted user alice"]
     assert ok(root, "user", "list", "-q").lines == []
+
+
+def test_a_password_is_typed_twice_and_never_shown(root: Path) -> None:
+    typed = [("Password of alice: ", b"unseen-1\n"), ("epeat", b"unseen-1\n")]
+    code, seen = on_terminal(root, "user", "add", "alice", answers=typed)
+    assert code == 0, seen
+    assert "unseen-1" not in seen
+    assert matches(root, "alice", "unseen-1")
+    code, seen = on_terminal(
+        root, "user", "delete", "alice", answers=[("Delete user alice?", b"n\n")]
+    )
+    assert code == 1
+    assert matches(root, "alice", "unseen-1")
 
 
 def test_rules_are_added_listed_and_removed(root: Path) -> None:
