@@ -16,6 +16,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.registry import Collector
@@ -31,6 +32,8 @@ _SECONDS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Since when each counter counts: as many lines again, and all say when the process began.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _NAMES = {
     value: name.title().replace("_", "")
     for name, value in vars(apis).items()
