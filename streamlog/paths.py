@@ -24,8 +24,13 @@ STAGING_DIR = "__spark"
 LEASE_DIR = "__maintenance"
 PROBE_DIR = "__doctor"
 REPAIRS_DIR = "__repairs"
+PRODUCER_IDS_DIR = "__producer_ids"
 BROKERS_DIR = "__brokers"
 BROKER_IDS_DIR = "__broker_ids"
+USERS_TABLE = "__users"
+ACLS_TABLE = "__acls"
+
+_COMPONENT_MAX = 240
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet$")
@@ -104,6 +109,11 @@ def member_dir(group: str) -> str:
 def member_beat(group: str, member: str) -> str:
     """The heartbeat of one member: an object that it overwrites."""
     return f"{member_dir(group)}/{encode(member)}"
+
+
+def fits(name: str) -> bool:
+    """Whether a text can be a path component: file systems allow 255 bytes, some suffixes included."""
+    return 0 < len(encode(name)) <= _COMPONENT_MAX
 
 
 def broker_claim(node: int, claim: int) -> str:

@@ -17,12 +17,16 @@ from typing import ParamSpec, TypeVar
 
 from streamlog.broker.cluster import Cluster
 from streamlog.broker.controller import Controller
+from streamlog.broker.groups.registry import Groups
 from streamlog.broker.http import Http
 from streamlog.broker.memory import Memory
 from streamlog.broker.metrics import Metrics
+from streamlog.broker.partitions import Partitions
+from streamlog.broker.producer_ids import ProducerIds
 from streamlog.broker.security import Security
 from streamlog.broker.server import Server
 from streamlog.broker.settings import BrokerSettings
+from streamlog.broker.topic_cache import TopicCache
 from streamlog.client import Log
 from streamlog.clock import Runtime
 from streamlog.log.topics import Topics
@@ -46,8 +50,13 @@ class Broker:
         self.topics: Topics = log.admin()
         self.memory = Memory(settings.request_memory)
         self.metrics = Metrics(self.runtime.clock)
-        self.security = Security()
+        self.security = Security(settings, self.topics, self.runtime)
         self.cluster = Cluster(settings, self.topics.objects, self.runtime)
+        self.producer_ids = ProducerIds(self.topics.objects)
+        self.topic_cache = TopicCache(self)
+        self.partitions = Partitions(self)
+        self.groups = Groups(self)
+        self.stopping = False
         self.server = Server(self)
         self.controller = Controller(self)
         self.http = Http(self)
@@ -62,6 +71,7 @@ class Broker:
 
     async def start(self) -> None:
         """Takes the address, tells the others, then serves."""
+        await self.security.start(self.run)
         await self.server.start()
         await self.http.start()
         await self.cluster.start(self.server.port)
@@ -73,8 +83,15 @@ class Broker:
         """Leaves, answers what is under way, and ends (B2)."""
         self._serving = False
         await self.cluster.stop()
+        self.stopping = True
+        for host in self.partitions.hosts:
+            # Those who wait for records get what there is.
+            host.wake()
+        await self.groups.stop()
         await asyncio.gather(self.server.stop(), self.controller.stop())
+        await self.partitions.close()
         await self.http.stop()
+        await self.security.stop()
         await self._end_threads()
 
     def unhealthy(self) -> str | None:
@@ -102,6 +119,7 @@ class Broker:
         cluster = self.cluster
         watch("connections", "Open connections.", lambda: self.server.connections)
         watch("request_memory_bytes", "Memory of requests under way.", lambda: self.memory.used)
+        watch("tail_bytes", "Memory of the tails.", lambda: self.partitions.tail_bytes)
         watch("brokers", "Brokers in the newest view.", lambda: len(cluster.brokers()))
         watch("epoch", "The leader epoch: the number of the newest view.", lambda: cluster.epoch)
         watch(

@@ -144,6 +144,10 @@ class Cluster:
             return self.leader_of(topic_id, partition)
         return self._layout.near(rack, topic_id, partition)
 
+    def leads(self, topic_id: str, partition: int) -> bool:
+        """Whether this broker serves a partition."""
+        return self.leader_of(topic_id, partition).node_id == self.me.node_id
+
     def coordinator_of(self, group: str) -> BrokerInfo:
         """Who serves a group."""
         return self._layout.coordinator(group)

@@ -41,6 +41,7 @@ from streamlog.log import commit as commits
 from streamlog.log.backoff import Backoff
 from streamlog.log.checkpoints import Checkpointer
 from streamlog.log.commit import CONTROLLER, END, SEALED, START, Segment
+from streamlog.log.sequences import KAFKA_PREFIX, BatchMark, Verdict, rows_of
 from streamlog.log.state import PRODUCER_PREFIX, pack_mark
 from streamlog.log.versions import (
     LOG_FLOOR_SECONDS,
@@ -94,6 +95,13 @@ class _Attempt:
 _Actions = Callable[[], tuple[list[dict[str, Any]], dict[str, int]]]
 
 
+class RegroupError(Exception):
+    """Of the batches of Kafka's producers in an append, one is no longer the next of its producer.
+
+    Nothing was written; judge them again (`PartitionLog.judge`) and append those that still are next.
+    """
+
+
 class _VoidError(Exception):
     """A rewrite whose files are not all live any more."""
 
@@ -117,11 +125,28 @@ class PartitionLog:
         self._checkpointer = checkpointer
         self._create = create
         self._view = PartitionView(objects, table, runtime, floor)
+        # How often another writer won the version that this one wanted.
+        self.lost_races = 0
 
     @property
     def end(self) -> int:
         """The next offset, as of the last look."""
         return self._view.state.end
+
+    @property
+    def start(self) -> int:
+        """The log start, as of the last look."""
+        return self._view.state.start
+
+    @property
+    def rewrites(self) -> tuple[int, int]:
+        """Changes whenever files were, or may have been, taken out of the log, as of the last look."""
+        return self._view.opens, self._view.state.rewrites
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log was looked at, and lately enough to trust its names."""
+        return self._view.is_open and not self._view.versions.stale
 
     @property
     def version(self) -> int:
@@ -156,10 +181,19 @@ class PartitionLog:
         compression: str,
         producer: ProducerMark | None = None,
         app: AppMark | None = None,
+        batches: Sequence[BatchMark] = (),
         deadline: float | None = None,
     ) -> Appended:
-        """Commits a batch; it is visible (and, with `durable`, on stable storage) when this returns."""
-        return _Append(self, columns, durable, compression, producer, app, deadline).run()
+        """Commits a batch; it is visible (and, with `durable`, on stable storage) when this returns.
+
+        `batches`: those of Kafka's idempotent producers in it; RegroupError if one of them is not the next
+        of its producer by the version that the commit would follow.
+        """
+        return _Append(self, columns, durable, compression, producer, app, batches, deadline).run()
+
+    def judge(self, batches: Sequence[BatchMark]) -> list[Verdict]:
+        """What becomes of batches of Kafka's producers, as of the last look."""
+        return self._view.state.sequences.judge(batches)
 
     def fence(self, mark: ProducerMark, deadline: float | None = None) -> None:
         """Commits a producer's epoch alone, so that older holders of its id can commit no more."""
@@ -376,6 +410,7 @@ class _Append:
         compression: str,
         producer: ProducerMark | None,
         app: AppMark | None,
+        batches: Sequence[BatchMark],
         deadline: float | None,
     ) -> None:
         if len(columns) == 0:
@@ -387,6 +422,7 @@ class _Append:
         self._compression = compression
         self._producer = producer
         self._app = app
+        self._batches = batches
         self._commit_id = log._runtime.ids.new()
         self._clock = log._clock
         self._pause = Backoff(log._runtime, deadline, f"a batch for {log.table}")
@@ -424,6 +460,7 @@ class _Append:
                 continue
             if won:
                 return self._acknowledge(attempt, txns)
+            self._log.lost_races += 1
             self._persist(view.catch_up)
             self._pause.after_loss()
 
@@ -442,6 +479,8 @@ class _Append:
         if self._tried and self._file and self._view.state.has_file(self._file.segment.path):
             return self._found()
         self._log.check_open()
+        if any(verdict.judgement != "next" for verdict in self._log.judge(self._batches)):
+            raise RegroupError
         if self._app is not None:
             reached = self._view.state.txn(self._app.app_id)
             if reached is not None and reached >= self._app.version:
@@ -487,6 +526,8 @@ class _Append:
             txns[PRODUCER_PREFIX + self._producer.producer_id] = mark
         if self._app is not None:
             txns[self._app.app_id] = self._app.version
+        for sent in self._batches:
+            txns[f"{KAFKA_PREFIX}{sent.producer_id}"] = pack_mark(sent.epoch, sent.last)
         actions = [commits.txn_action(app, at, now_ms) for app, at in txns.items()]
         actions.append(commits.add_action(attempt.segment, now_ms, data_change=True))
         data = commits.build(
@@ -495,9 +536,13 @@ class _Append:
             previous=self._view.versions.commit_id,
             now_ms=now_ms,
             actions=actions,
-            details={"durable": self._durable},
+            details={"durable": self._durable}
+            | ({"batches": self._rows(attempt)} if self._batches else {}),
         )
         return data, txns
+
+    def _rows(self, attempt: _Attempt) -> list[list[int]]:
+        return rows_of(self._batches, attempt.segment.first)
 
     def _win(self, data: bytes) -> bool:
         while True:
@@ -515,13 +560,18 @@ class _Append:
         """P4, right after a fresh open: returns if the batch is certainly not written or live."""
         if self._file is not None and self._view.state.has_file(self._file.segment.path):
             return
-        if self._producer is not None or self._app is not None:
+        if self._producer is not None or self._app is not None or self._all_marked():
             return
         raise UnknownOutcomeError(
             f"a batch for {self._log.table} was put while this process slept for so long that the log "
             "was cleaned meanwhile; nobody can tell whether it was written. Read the topic's end before "
             "sending it again, or use a stable producer_id, whose sequence decides this"
         )
+
+    def _all_marked(self) -> bool:
+        """Whether each record belongs to a batch of an idempotent producer, so that its mark decides."""
+        marked = sum((mark.last - mark.first) % 2**31 + 1 for mark in self._batches)
+        return marked == len(self._columns)
 
     def _found(self) -> Appended:
         path = self._file.segment.path if self._file is not None else ""
@@ -532,7 +582,7 @@ class _Append:
     def _acknowledge(self, attempt: _Attempt, txns: dict[str, int]) -> Appended:
         log = self._log
         view = self._view
-        view.state.appended(attempt.segment, txns)
+        view.state.appended(attempt.segment, txns, self._rows(attempt))
         view.all_durable = view.all_durable and self._durable
         if self._aged(attempt):
             path = f"{log.table}/{attempt.segment.path}"

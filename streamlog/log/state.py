@@ -21,6 +21,7 @@ from streamlog.errors import CorruptLogError
 from streamlog.log import invariants
 from streamlog.log.commit import END, SEALED, START, Commit, Segment
 from streamlog.log.files import FileMissingError
+from streamlog.log.sequences import KAFKA_PREFIX, Sequences, readable
 from streamlog.schema import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from streamlog.storage.delta import LiveFile, TableSnapshot
 
@@ -58,6 +59,7 @@ class LogState:
         self._reach: list[int] = []
         self._txns: dict[str, int] = {}
         self._older_txns: Callable[[str], int | None] = lambda _: None
+        self.sequences = Sequences(self._kafka_mark)
 
     @classmethod
     def from_snapshot(cls, table: str, snapshot: TableSnapshot, measure: Measure) -> LogState:
@@ -104,6 +106,10 @@ class LogState:
         mark = self.txn(PRODUCER_PREFIX + producer_id)
         return None if mark is None else unpack_mark(mark)
 
+    def _kafka_mark(self, producer_id: int) -> tuple[int, int] | None:
+        mark = self.txn(f"{KAFKA_PREFIX}{producer_id}")
+        return None if mark is None else unpack_mark(mark)
+
     def has_file(self, path: str) -> bool:
         """Whether a file is live."""
         return path in self._paths
@@ -130,14 +136,20 @@ class LogState:
         elif commit.adds or commit.removes:
             self._replace(commit)
         self._txns.update(commit.txns)
+        batches = commit.details.get("batches")
+        if batches and readable(batches):
+            self.sequences.write(batches)
         self.end = commit.txns.get(END, self.end)
         self.start = commit.txns.get(START, self.start)
         self.sealed = self.sealed or SEALED in commit.txns
 
-    def appended(self, segment: Segment | None, txns: dict[str, int]) -> None:
+    def appended(
+        self, segment: Segment | None, txns: dict[str, int], batches: Sequence[Sequence[int]] = ()
+    ) -> None:
         """Takes up a commit of one's own, known to be lawful, without reading it back."""
         if segment is not None:
             self._append(segment)
+        self.sequences.write(batches)
         self._txns.update(txns)
         self.end = txns.get(END, self.end)
         self.start = txns.get(START, self.start)

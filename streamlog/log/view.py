@@ -46,6 +46,8 @@ class PartitionView:
         self.versions = VersionLog(objects, table, runtime, floor)
         self.state = LogState(table, self._measure)
         self._broken: CorruptLogError | None = None
+        # How often the table was read anew, instead of followed.
+        self.opens = 0
         # Whether all versions seen so far are known to be on stable storage (rule 13).
         self.all_durable = False
 
@@ -114,6 +116,7 @@ class PartitionView:
         if not versions and checkpoint < 0:
             raise TableGoneError(f"there is no table at {self.table}")
         self._broken = None
+        self.opens += 1
         self.all_durable = False
         complete = bool(versions) and versions[0] == 0
         if checkpoint >= 0 and self.objects.supports_delta:
