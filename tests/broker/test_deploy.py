@@ -29,7 +29,7 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert Path(program).name == "streamlog"
     assert arguments[0] == "broker"
     stop = float(parser["Service"]["TimeoutStopSec"])
-    assert stop > 2 * BrokerSettings().drain_seconds
+    assert stop > 1.5 * BrokerSettings().drain_seconds
     analyze = shutil.which("systemd-analyze")
     if analyze is not None:
         # The program is not installed there on this machine; the rest is checked as it stands.
@@ -62,7 +62,7 @@ def test_the_kubernetes_manifest_hangs_together() -> None:
     container = pod["containers"][0]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert container["readinessProbe"]["httpGet"]["port"] in ports
-    assert pod["terminationGracePeriodSeconds"] > 2 * BrokerSettings().drain_seconds
+    assert pod["terminationGracePeriodSeconds"] > 1.5 * BrokerSettings().drain_seconds
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
 
@@ -72,27 +72,29 @@ def test_the_manifest_s_options_are_a_broker_s() -> None:
     assert container["command"] == ["streamlog"]
     command, *arguments = container["args"]
     assert command == "broker"
-    flags: dict[str, object] = {"insecure": "true"}
+    flags: dict[str, object] = {}
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
         if name != "log-format":
             flags[name] = value.replace("$(POD_NAME)", "streamlog-0") or True
-    known = {field.name for field in fields(BrokerSettings)}
     environment = {
         entry["name"]: entry["value"]
         for entry in container["env"]
-        if entry["name"].removeprefix(PREFIX).lower() in known
+        if entry["name"].startswith(PREFIX)
     }
+    # It listens beyond its machine, and needs no `insecure` for that.
     settings = load_settings(None, environment, flags)
     assert (settings.port, settings.http_port, settings.maintain) == (9092, 9093, True)
     assert settings.advertised_host == "streamlog-0.streamlog.default.svc.cluster.local"
 
 
-def test_every_setting_of_the_table_exists() -> None:
+def test_the_table_of_settings_has_them_all() -> None:
     text = (DOCS / "brokers-operation.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     table = rows[: next(i for i, row in enumerate(rows) if "streamlog_" in row)]
     named = {name for row in table for name in row.split("|")[1].split("`")[1::2]}
     named = {name for name in named if not name.startswith("--")}
-    known = {field.name for field in fields(BrokerSettings)} | {"listen", "advertise", "http"}
-    assert named <= known
+    # Hosts and ports are told together.
+    parts = {"host", "port", "advertised_host", "advertised_port", "http_host", "http_port"}
+    known = {field.name for field in fields(BrokerSettings)} - parts
+    assert named == known | {"listen", "advertise", "http"}

@@ -18,6 +18,8 @@ import pytest
 from broker.asking import metadata_frame, parse_metadata, read_frame
 from broker.harness import RunningBroker, running_broker
 from broker.processes import SECONDS, broker_process
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -105,10 +107,12 @@ def test_what_others_count_has_its_name() -> None:
     metrics.fetched(hit=True, size=100)
     metrics.fetched(hit=False, size=50)
     metrics.read_store()
-    metrics.refused(0, 6)
     call = Call(None, Peer("h"), 0, 3, "c", None)  # type: ignore[arg-type]
     with metrics.request(call) as counted:
         counted.answered({"error_code": 42})
+    parts = [{"index": 0, "error_code": 0}, {"index": 1, "error_code": 6}]
+    with metrics.request(call) as counted:
+        counted.answered({"responses": [{"name": "t", "partition_responses": parts}]})
     with metrics.request(call) as counted:
         counted.answered(None)
     found = figures(metrics.text())
@@ -125,7 +129,31 @@ def test_what_others_count_has_its_name() -> None:
     assert found["streamlog_store_reads_total", ()] == 1
     assert found["streamlog_refusals_total", ("Produce", "NOT_LEADER_OR_FOLLOWER")] == 1
     assert found["streamlog_requests_total", ("Produce", "INVALID_REQUEST")] == 1
-    assert found["streamlog_requests_total", ("Produce", "NONE")] == 1
+    assert found["streamlog_requests_total", ("Produce", "NONE")] == 2
+
+
+def test_what_clients_write_and_read_is_counted(broker: RunningBroker) -> None:
+    producer = Producer({"bootstrap.servers": broker.address, "acks": "all"})
+    for number in range(100):
+        producer.produce("t", b"%d" % number, partition=1)
+    assert producer.flush(SECONDS) == 0
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "counted"})
+    try:
+        consumer.assign([KafkaPartition("t", number, 0) for number in (0, 1)])
+        seen = 0
+        while seen < 105:
+            seen += sum(message.error() is None for message in consumer.consume(200, 1.0))
+        found = figures(get(broker.broker.http.port, "/metrics")[1])
+    finally:
+        consumer.close()
+    assert found["streamlog_produced_records_total", ("t",)] == 100
+    assert found["streamlog_produced_bytes_total", ("t",)] > 0
+    assert found["streamlog_commit_seconds_count", ()] >= 1
+    # What was produced here is read from memory; what was there before, from the storage.
+    assert found["streamlog_fetches_total", ("hit",)] >= 1
+    assert found["streamlog_fetches_total", ("miss",)] >= 1
+    assert found["streamlog_store_reads_total", ()] >= 1
+    assert found["streamlog_log_end_offset", ("1", "t")] == 100
 
 
 def test_brokers_together_tell_everything_once(root: Path) -> None:
