@@ -13,7 +13,7 @@ import pytest
 from broker.asking import ask
 from broker.processes import SECONDS, broker_process
 from confluent_kafka.admin import AdminClient
-from integration.program import Wrong, all_refused, environment, refused, topic_with
+from integration.program import Wrong, all_refused, environment, refused, run, topic_with
 
 import streamlog
 from streamlog.broker.options import load_settings
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_and_what_to_do(root: Path, tmp_path: Path) -> Non
                     1,
                     "--http 127.0.0.1:0 takes a free one",
                 ),
-                Wrong("broker --listen 203.0.113.1:0 --insecure", 1, "an address of this machine"),
+                Wrong("broker --listen 203.0.113.1:0", 2, "or say insecure"),
                 Wrong("broker --listen 9092", 2, "is no address; give HOST:PORT"),
                 Wrong("broker --listen ::1:9092", 2, "put an IPv6 address into brackets"),
                 Wrong("broker -X num_partition=3", 2, "did you mean num_partitions?"),
@@ -109,6 +109,10 @@ def test_what_is_wrong_is_said_and_what_to_do(root: Path, tmp_path: Path) -> Non
             ],
         )
     assert "there is no log at" in refused(tmp_path / "absent", "broker")
+    # It is warned of the address first.
+    elsewhere = run(root, "broker", "--listen", "203.0.113.1:0", "--insecure")
+    assert elsewhere.code == 1
+    assert "Give --listen an address of this machine" in elsewhere.err
 
 
 def test_it_says_what_to_install(root: Path) -> None:
