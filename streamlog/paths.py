@@ -28,6 +28,8 @@ PRODUCER_IDS_DIR = "__producer_ids"
 BROKERS_DIR = "__brokers"
 BROKER_IDS_DIR = "__broker_ids"
 
+_COMPONENT_MAX = 240
+
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet$")
 _DATA = re.compile(r"^(\d{20})-[0-9a-f]{32}\.parquet$")
@@ -105,6 +107,11 @@ def member_dir(group: str) -> str:
 def member_beat(group: str, member: str) -> str:
     """The heartbeat of one member: an object that it overwrites."""
     return f"{member_dir(group)}/{encode(member)}"
+
+
+def fits(name: str) -> bool:
+    """Whether a text can be a path component: file systems allow 255 bytes, some suffixes included."""
+    return 0 < len(encode(name)) <= _COMPONENT_MAX
 
 
 def broker_claim(node: int, claim: int) -> str:

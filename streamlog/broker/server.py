@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
-_DRAIN_SECONDS = 30.0
 
 
 class Server:
@@ -81,7 +80,9 @@ class Server:
         for connection in list(self._open):
             connection.drain()
         if self._connections:
-            _, late = await asyncio.wait(self._connections, timeout=_DRAIN_SECONDS)
+            _, late = await asyncio.wait(
+                self._connections, timeout=self._broker.settings.drain_seconds
+            )
             for task in late:
                 task.cancel()
             if late:
@@ -201,6 +202,7 @@ class Connection:
             self._answers.put_nowait(task)
 
     def _begin(self, frame: bytes) -> asyncio.Task[bytes] | None:
+        self._broker.metrics.received(len(frame) + 4)
         try:
             request = wire.parse_request(frame)
         except wire.UnsupportedVersionError as error:
@@ -227,7 +229,7 @@ class Connection:
 
     async def _answer(self, call: Call, correlation_id: int) -> bytes:
         body: Response | None
-        with self._broker.metrics.request(call):
+        with self._broker.metrics.request(call) as counted:
             try:
                 self._broker.security.admit(call)
                 body = await HANDLERS[call.api](call)
@@ -237,6 +239,7 @@ class Connection:
             except Exception as error:
                 _log.exception("API %d version %d of %s", call.api, call.version, self.peer.host)
                 body = error_response(call, error)
+            counted.answered(body)
         if body is None:
             return b""
         return wire.write_response(call.api, call.version, correlation_id, body)
@@ -250,6 +253,7 @@ class Connection:
             self._room.release()
             if data:
                 self._writer.write(data)
+                self._broker.metrics.sent(len(data))
                 await self._writer.drain()
             elif self.peer.notes.get("close"):
                 return

@@ -40,6 +40,8 @@ class BrokerSettings:
     http_host: str = "127.0.0.1"
     http_port: int | None = None
     http_insecure: bool = False
+    # For how long the offsets of logs and the lag of groups, which cost requests, are shown as last seen.
+    metrics_seconds: float = 15.0
 
     # The number that clients know this broker by; without it, the next one that nobody ever had.
     node_id: int | None = None
@@ -71,6 +73,17 @@ class BrokerSettings:
 
     # The longest a commit may take, whatever the client's own timeout.
     commit_seconds: float = 30.0
+
+    # Groups, by Kafka's names: group.initial.rebalance.delay.ms, group.min/max.session.timeout.ms,
+    # group.max.size, offset.metadata.max.bytes. Then: how often the coordinator of a group with members
+    # gives a sign of life, and how long one without is kept in memory.
+    group_initial_rebalance_seconds: float = 0.3
+    group_min_session_seconds: float = 6.0
+    group_max_session_seconds: float = 1800.0
+    group_max_members: int = 1000
+    offset_metadata_max: int = 4096
+    group_beat_seconds: float = 3.0
+    group_idle_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from streamlog import paths
 from streamlog.clock import Runtime
 from streamlog.config import validate_group_name
+from streamlog.consumer.group.kafka import COORDINATOR_BEAT
 from streamlog.consumer.group.state import GroupState
 from streamlog.consumer.group.store import Committed, GroupStore, OffsetToCommit
 from streamlog.consumer.positions import to_tp
@@ -233,7 +234,7 @@ class Group:
             return _emptied(current, deleted=True), None
 
         self._store.replace(step)
-        self._store.forget(list(state.members))
+        self._store.forget([*state.members, COORDINATOR_BEAT])
         self._topics.objects.delete([paths.group_marker(self.name)])
         if self._store.state().members:
             # Somebody joined meanwhile: the group is there again, and is to be listed.
@@ -259,7 +260,7 @@ class Group:
             return _emptied(current, deleted=False), items
 
         self._store.replace(step)
-        self._store.forget(list(seen.members))
+        self._store.forget([*seen.members, COORDINATOR_BEAT])
 
     def _check_unchanged(self, seen: GroupState, current: GroupState, force: bool) -> None:
         if not force and current.epoch != seen.epoch and current.members:
@@ -282,7 +283,9 @@ class Group:
         }
         for key in sorted(state.members):
             member = state.members[key]
-            beat = beats.get(paths.encode(key))
+            # Kafka's members beat to their broker, which beats for all of them.
+            name = key if state.kafka is None else COORDINATOR_BEAT
+            beat = beats.get(paths.encode(name))
             yield GroupMember(
                 id=key,
                 instance=member.instance,
@@ -437,8 +440,11 @@ class Groups:
 
     def get(self, name: str) -> Group:
         """A group by its name."""
-        validate_group_name(name)
+        if not isinstance(name, str) or not paths.fits(name):
+            validate_group_name(name)
         if self._topics.objects.head(paths.group_marker(name)) is None:
+            # Only now: Kafka's clients name their groups as they like.
+            validate_group_name(name)
             near = difflib.get_close_matches(name, self.names(), n=1)
             hint = (
                 f"did you mean {near[0]!r}?" if near else "a group begins with its first consumer"
@@ -528,4 +534,6 @@ def _emptied(state: GroupState, *, deleted: bool) -> GroupState:
         # A group of this name that begins anew has seen no topic before.
         first_counts={} if deleted else state.first_counts,
         deleted=deleted,
+        # A broker that served it finds its mark gone, and its members join again.
+        kafka=None,
     )

@@ -28,10 +28,12 @@ from streamlog import paths
 from streamlog.clock import Runtime
 from streamlog.consumer.assignors import Assignment, Assignor, Member, validate
 from streamlog.consumer.group import state as steps
+from streamlog.consumer.group.kafka import COORDINATOR_BEAT
 from streamlog.consumer.group.state import GroupState, MemberInfo
 from streamlog.consumer.group.store import Beat, GroupStore
 from streamlog.errors import (
     FencedInstanceError,
+    GroupActiveError,
     InvalidRequestError,
     StreamlogError,
     UnavailableError,
@@ -161,13 +163,19 @@ class Membership:
         def step(state: GroupState) -> GroupState | None:
             if state.members.get(info.id) == info:
                 return None
+            if state.kafka is not None and state.members:
+                raise served_by_brokers(self.store.group, state)
             return steps.join(state, info, self._counts(fresh=True), self._assign)
 
         former = self.info.id if self._joined else None
         try:
             # The beat comes first: whoever finds the new member in the table also finds it alive.
             self._beat(info.id)
-            state = self.store.change(step)
+            try:
+                state = self.store.change(step)
+            except GroupActiveError:
+                self._bury()
+                state = self.store.change(step)
         except StreamlogError:
             if info.id != former:
                 self._forget(info.id)
@@ -188,6 +196,20 @@ class Membership:
         self.store.announce()
         if former is not None and former != info.id:
             self._forget(former)
+
+    def _bury(self) -> None:
+        """Removes Kafka's members that no broker serves any more; refuses if one does."""
+        seen = self.store.state()
+        if self.store.is_alive(seen):
+            raise served_by_brokers(self.store.group, seen)
+
+        def step(state: GroupState) -> GroupState | None:
+            if state.epoch != seen.epoch:
+                return None
+            return steps.leave(state, list(state.members), {}, self._assign)
+
+        self.store.change(step)
+        self.store.forget([COORDINATOR_BEAT])
 
     def pending(self) -> Pending:
         """What is to be done, as of the keeper's last look; also tells that the consumer lives."""
@@ -437,6 +459,15 @@ class Membership:
             ) from error
         validate(assignment, members, counts)
         return assignment
+
+
+def served_by_brokers(group: str, state: GroupState) -> GroupActiveError:
+    """Why an embedded consumer cannot come in."""
+    return GroupActiveError(
+        f"group {group!r} is served by brokers, to {len(state.members)} members that are Kafka clients, so "
+        "embedded consumers cannot join it. Stop those clients first (the group keeps its offsets), "
+        "connect to the brokers with a Kafka client, or use another group_id"
+    )
 
 
 def renamed(info: MemberInfo, member_id: str, joined_ms: int) -> MemberInfo:

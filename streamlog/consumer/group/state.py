@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from streamlog.consumer.assignors import Assignment, Member
+from streamlog.consumer.group.kafka import KafkaPart
 from streamlog.errors import CorruptLogError
 from streamlog.model import TopicPartition
 
@@ -90,6 +91,8 @@ class GroupState:
     counts: dict[str, int] = field(default_factory=dict)
     first_counts: dict[str, int] = field(default_factory=dict)
     deleted: bool = False
+    # What brokers keep for Kafka's clients; None while no broker serves the group.
+    kafka: KafkaPart | None = None
 
     @property
     def phase(self) -> Literal["empty", "preparing", "stable"]:
@@ -119,7 +122,7 @@ class GroupState:
 
     def to_json(self) -> dict[str, Any]:
         """For the note of a commit."""
-        return {
+        data: dict[str, Any] = {
             "generation": self.generation,
             "epoch": self.epoch,
             "strategy": self.strategy,
@@ -132,6 +135,9 @@ class GroupState:
             "first_counts": self.first_counts,
             "deleted": self.deleted,
         }
+        if self.kafka is not None:
+            data["kafka"] = self.kafka.to_json()
+        return data
 
     @staticmethod
     def from_json(table: str, data: Mapping[str, Any]) -> GroupState:
@@ -166,6 +172,7 @@ class GroupState:
                 counts=dict(data["counts"]),
                 first_counts=dict(data["first_counts"]),
                 deleted=bool(data["deleted"]),
+                kafka=KafkaPart.from_json(data.get("kafka")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptLogError(
@@ -185,6 +192,8 @@ def join(
     state: GroupState, member: MemberInfo, counts: Mapping[str, int], assign: Assign
 ) -> GroupState:
     """A member comes in, or changes what it subscribes to."""
+    # An embedded member comes only into a group that brokers left empty, and takes it from them.
+    state = replace(state, kafka=None)
     members = dict(state.members)
     owned = dict(state.owned)
     former = next(
@@ -224,7 +233,11 @@ def prepare(state: GroupState, counts: Mapping[str, int], assign: Assign) -> Gro
     wanted = counts_of(state, counts)
     first = {topic: state.first_counts.get(topic, count) for topic, count in wanted.items()}
     base = replace(
-        state, epoch=state.epoch + 1, counts=wanted, first_counts=state.first_counts | first
+        state,
+        epoch=state.epoch + 1,
+        counts=wanted,
+        first_counts=state.first_counts | first,
+        kafka=None,
     )
     if not state.members:
         return replace(base, generation=state.generation + 1, owned={}, target=None, strategy="")

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from streamlog import paths
 from streamlog.clock import Runtime
+from streamlog.consumer.group.kafka import COORDINATOR_BEAT
 from streamlog.consumer.group.state import GroupState, may_commit
 from streamlog.errors import GroupActiveError, IllegalGenerationError, UnavailableError
 from streamlog.log.checkpoints import Checkpointer
@@ -79,6 +80,45 @@ class Beat(NamedTuple):
 
     number: int
     released_epoch: int
+
+
+class Draft:
+    """State and offsets on their way to the next version; a change works on one of its own."""
+
+    def __init__(self, state: GroupState, rows: Sequence[Row], now_ms: int) -> None:
+        self._before = state
+        self.state = state
+        self._rows = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
+        self._now_ms = now_ms
+        self._moved = False
+
+    @property
+    def offsets(self) -> dict[TopicPartition, Committed]:
+        """The offsets as they stand in the draft."""
+        return offsets_of(list(self._rows.values()))
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self._moved or self.state is not self._before
+
+    def put(self, item: OffsetToCommit, member: str | None) -> None:
+        """Sets an offset."""
+        tp = TopicPartition(item.info.name, item.partition)
+        self._rows[tp] = _row(item, member, self.state.generation, self._now_ms)
+        self._moved = True
+
+    def drop(self, tp: TopicPartition) -> bool:
+        """Forgets an offset; False if there was none."""
+        if self._rows.pop(tp, None) is None:
+            return False
+        self._moved = True
+        return True
+
+    def content(self) -> Content:
+        """What is written."""
+        rows = tuple(self._rows[tp] for tp in sorted(self._rows))
+        return Content(rows, self.state.to_json())
 
 
 class GroupStore:
@@ -150,6 +190,17 @@ class GroupStore:
         with self._locked():
             return self._state(self._table.update(change))
 
+    def edit(self, step: Callable[[Draft], None], timeout: float = _PATIENCE) -> None:
+        """Several changes in one commit, or none if `step` changes nothing; it may run several times."""
+
+        def change(content: Content) -> Content | None:
+            draft = Draft(self._state(content), content.rows, self._clock.time_ms())
+            step(draft)
+            return draft.content() if draft.changed else None
+
+        with self._locked(timeout):
+            self._table.update(change, timeout)
+
     def commit(
         self,
         offsets: Sequence[OffsetToCommit],
@@ -178,7 +229,7 @@ class GroupStore:
         merged = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
         for item in offsets:
             tp = TopicPartition(item.info.name, item.partition)
-            merged[tp] = self._row(item, member, generation)
+            merged[tp] = _row(item, member, generation, self._clock.time_ms())
         return tuple(merged[tp] for tp in sorted(merged))
 
     @contextmanager
@@ -222,18 +273,6 @@ class GroupStore:
                     f"{state.generation} ({'nobody owns it' if owner is None else f'{owner} owns it'}); "
                     "nothing was committed"
                 )
-
-    def _row(self, item: OffsetToCommit, member: str | None, generation: int) -> Row:
-        return {
-            "topic": item.info.name,
-            "partition": item.partition,
-            "offset": item.offset,
-            "metadata": item.metadata,
-            "member": member,
-            "generation": generation,
-            "committed_at": to_datetime(self._clock.time_ms()),
-            "topic_id": item.info.id,
-        }
 
     def _state(self, content: Content) -> GroupState:
         # The same note is asked for at every tick; reading it once is enough.
@@ -282,7 +321,9 @@ class GroupStore:
         if not state.members:
             return False
         longest = max(member.session_ms for member in state.members.values()) / 1000
-        names = {paths.encode(member) for member in state.members}
+        # For Kafka's members their broker beats; it counts their own heartbeats itself.
+        beating = state.members if state.kafka is None else [COORDINATOR_BEAT]
+        names = {paths.encode(member) for member in beating}
         first = self.etags()
         until = self._clock.monotonic() + longest
         while self._clock.monotonic() < until:
@@ -300,6 +341,19 @@ class GroupStore:
         """Removes heartbeats by the names that `etags` has for them."""
         folder = paths.member_dir(self.group)
         self.objects.delete([f"{folder}/{name}" for name in names])
+
+
+def _row(item: OffsetToCommit, member: str | None, generation: int, now_ms: int) -> Row:
+    return {
+        "topic": item.info.name,
+        "partition": item.partition,
+        "offset": item.offset,
+        "metadata": item.metadata,
+        "member": member,
+        "generation": generation,
+        "committed_at": to_datetime(now_ms),
+        "topic_id": item.info.id,
+    }
 
 
 def offsets_of(rows: Sequence[Row]) -> dict[TopicPartition, Committed]:
