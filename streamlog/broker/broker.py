@@ -50,7 +50,7 @@ class Broker:
         self.topics: Topics = log.admin()
         self.memory = Memory(settings.request_memory)
         self.metrics = Metrics(self.runtime.clock)
-        self.security = Security()
+        self.security = Security(settings, self.topics, self.runtime)
         self.cluster = Cluster(settings, self.topics.objects, self.runtime)
         self.producer_ids = ProducerIds(self.topics.objects)
         self.topic_cache = TopicCache(self)
@@ -71,6 +71,7 @@ class Broker:
 
     async def start(self) -> None:
         """Takes the address, tells the others, then serves."""
+        await self.security.start(self.run)
         await self.server.start()
         await self.http.start()
         await self.cluster.start(self.server.port)
@@ -90,6 +91,7 @@ class Broker:
         await asyncio.gather(self.server.stop(), self.controller.stop())
         await self.partitions.close()
         await self.http.stop()
+        await self.security.stop()
         await self._end_threads()
 
     def unhealthy(self) -> str | None:

@@ -12,6 +12,7 @@ from streamlog.broker.handlers import (
     acls,
     cluster,
     configs,
+    credentials,
     fetch,
     groups,
     metadata,
@@ -36,6 +37,7 @@ HANDLERS: dict[int, Handler] = {
         groups,
         sasl,
         acls,
+        credentials,
     )
     for api, handler in module.HANDLERS.items()
 }
