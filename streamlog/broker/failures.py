@@ -207,11 +207,6 @@ def _delete_acls(call: Call, told: Fields) -> Fields:
     return {"filter_results": [told for _ in call.body.filters]}
 
 
-def _alter_scram(call: Call, told: Fields) -> Fields:
-    names = [each.name for each in (*call.body.deletions, *call.body.upsertions)]
-    return {"results": [{"user": name} | told for name in dict.fromkeys(names)]}
-
-
 _ANSWERS: dict[int, _Answer] = {
     apis.PRODUCE: _produce,
     apis.FETCH: _fetch,
@@ -260,8 +255,6 @@ _ANSWERS: dict[int, _Answer] = {
     apis.DELETE_GROUPS: _delete_groups,
     apis.INCREMENTAL_ALTER_CONFIGS: _resources("responses"),
     apis.OFFSET_DELETE: _top,
-    apis.DESCRIBE_USER_SCRAM_CREDENTIALS: _top,
-    apis.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
     apis.DESCRIBE_CLUSTER: _top,
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS: _top,
     apis.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,

@@ -202,3 +202,37 @@ READERS: dict[str, Reader] = {
     "aiokafka": aio,
     "java": java,
 }
+
+
+def confluent_group(address: str, topic: str, count: int, group: str) -> list[Seen]:
+    """As a member of a group that begins at the first record; what it read is committed."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[Seen] = []
+    until = time.monotonic() + SECONDS
+    try:
+        while len(found) < count and time.monotonic() < until:
+            for message in consumer.consume(count - len(found), 0.5):
+                assert message.error() is None, message.error()
+                found.append(
+                    Seen(
+                        message.partition(),
+                        message.offset(),
+                        message.timestamp()[1],
+                        _text(message.key()),
+                        _text(message.value()),
+                        _headers(message.headers()),
+                    )
+                )
+        if found:
+            consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return found
