@@ -252,8 +252,12 @@ class Log:
 
     # maintenance
 
-    def maintainer(self, engine: Engine | None = None) -> Maintainer:
+    def maintainer(
+        self, engine: Engine | None = None, *, controller_epoch: int | None = None
+    ) -> Maintainer:
         """Retention, compaction and cleaning of this log; `engine` does the heavy part, here by default.
+
+        Brokers give their `controller_epoch`: what a deposed controller still commits is then refused.
 
         >>> log = connect("memory://maintainer-example")
         >>> _ = log.create_topic("clicks")
@@ -265,7 +269,13 @@ class Log:
         """
         from streamlog.compaction.maintainer import Maintainer
 
-        return Maintainer(self._open(), self._runtime, engine, lambda: self._groups().committed())
+        return Maintainer(
+            self._open(),
+            self._runtime,
+            engine,
+            lambda: self._groups().committed(),
+            controller_epoch,
+        )
 
     def maintain(
         self,
@@ -274,6 +284,7 @@ class Log:
         engine: Engine | None = None,
         group_retention_ms: int = 7 * 86_400_000,
         progress: Callable[[int, int], None] | None = None,
+        controller_epoch: int | None = None,
     ) -> Round:
         """One round of all that is due: retention, compaction, cleaning; of the whole log, old groups too.
 
@@ -287,7 +298,7 @@ class Log:
         started = self._runtime.clock.monotonic()
         # A disk that was unmounted is an empty folder, and all would look well for ever.
         check_root(self._open().objects, self._runtime, create=False)
-        maintainer = self.maintainer(engine)
+        maintainer = self.maintainer(engine, controller_epoch=controller_epoch)
         outcomes = maintainer.run(topics, progress=progress)
         cleaned = maintainer.clean(topics)
         expired: list[str] = []
@@ -312,11 +323,11 @@ class Log:
 
         return Doctor(self._open(), self._runtime, self.maintainer())
 
-    def lease(self, ttl: float = 180.0) -> Lease:
+    def lease(self, ttl: float = 180.0, controller: bool = False) -> Lease:
         """The claim to be the one maintenance loop of this root."""
         from streamlog.compaction.lease import Lease
 
-        return Lease(self._open().objects, self._runtime, ttl)
+        return Lease(self._open().objects, self._runtime, ttl, controller=controller)
 
     def purge(self) -> None:
         """Removes the last files of topics that were deleted hours ago."""

@@ -23,6 +23,8 @@ from streamlog.model import Record, TopicPartition, to_datetime
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from streamlog.broker.acls import Rule
+    from streamlog.broker.users import User
     from streamlog.compaction.doctor import Finding
     from streamlog.compaction.maintainer import Outcome
     from streamlog.consumer.group.admin import GroupDescription, GroupSummary, Move
@@ -228,6 +230,47 @@ def groups_grid(groups: Iterable[GroupSummary]) -> Grid:
         Column(title="generation", number=True),
     )
     return Grid(title="groups", columns=columns, rows=rows)
+
+
+def users_grid(users: Iterable[User]) -> Grid:
+    """One row a user who may log in to brokers; nothing of the password."""
+    rows = tuple(
+        (
+            printable(user.name),
+            ", ".join(("PLAIN", *user.mechanisms)),
+            moment(user.created_at),
+            moment(user.changed_at),
+        )
+        for user in users
+    )
+    titles = ("user", "mechanisms", "created", "password since")
+    return Grid(title="users", columns=tuple(Column(title=title) for title in titles), rows=rows)
+
+
+def rules_grid(rules: Iterable[Rule]) -> Grid:
+    """One row an access rule; a prefix is written as `name…`."""
+    rows = tuple(
+        (
+            printable(rule.principal.removeprefix("User:")),
+            rule.permission,
+            rule.operation,
+            rule.kind,
+            "-"
+            if rule.kind == "cluster"
+            else printable(rule.name) + ("…" if rule.pattern == "prefix" else ""),
+            rule.host,
+        )
+        for rule in rules
+    )
+    columns = (
+        Column(title="user"),
+        Column(title="permission", colour=lambda row: "red" if row[1] == "deny" else "green"),
+        Column(title="operation"),
+        Column(title="kind"),
+        Column(title="name"),
+        Column(title="host"),
+    )
+    return Grid(title="rules", columns=columns, rows=rows)
 
 
 def group_grid(group: GroupDescription) -> Grid:

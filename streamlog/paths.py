@@ -27,6 +27,8 @@ REPAIRS_DIR = "__repairs"
 PRODUCER_IDS_DIR = "__producer_ids"
 BROKERS_DIR = "__brokers"
 BROKER_IDS_DIR = "__broker_ids"
+USERS_TABLE = "__users"
+ACLS_TABLE = "__acls"
 
 _COMPONENT_MAX = 240
 

@@ -40,6 +40,8 @@ CREATE_PARTITIONS = 37
 DELETE_GROUPS = 42
 INCREMENTAL_ALTER_CONFIGS = 44
 OFFSET_DELETE = 47
+DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+ALTER_USER_SCRAM_CREDENTIALS = 51
 DESCRIBE_CLUSTER = 60
 
 
@@ -76,6 +78,9 @@ APIS: dict[int, Versions] = {
     DELETE_RECORDS: _served(0, 2),
     INIT_PRODUCER_ID: _served(0, 5),
     OFFSET_FOR_LEADER_EPOCH: _served(2, 4),
+    DESCRIBE_ACLS: _served(1, 3),
+    CREATE_ACLS: _served(1, 3),
+    DELETE_ACLS: _served(1, 3),
     DESCRIBE_CONFIGS: _served(1, 4),
     ALTER_CONFIGS: _served(0, 2),
     DESCRIBE_LOG_DIRS: _served(1, 4),
@@ -84,5 +89,7 @@ APIS: dict[int, Versions] = {
     DELETE_GROUPS: _served(0, 2),
     INCREMENTAL_ALTER_CONFIGS: _served(0, 1),
     OFFSET_DELETE: _served(0, 0),
+    DESCRIBE_USER_SCRAM_CREDENTIALS: _served(0, 0),
+    ALTER_USER_SCRAM_CREDENTIALS: _served(0, 0),
     DESCRIBE_CLUSTER: _served(0, 1),
 }

@@ -3,17 +3,22 @@
 All that must survive is in the root; a broker that is killed takes nothing with it but its connections.
 
 B1  The event loop never waits for storage: everything that touches it runs in `run`, on a thread.
+B2  Stopping, in this order: the others are told, so that clients go to them; no new connections and no new
+    requests; what is under way is answered, within `drain_seconds`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from streamlog.broker.cluster import Cluster
+from streamlog.broker.controller import Controller
 from streamlog.broker.groups.registry import Groups
+from streamlog.broker.http import Http
 from streamlog.broker.memory import Memory
 from streamlog.broker.metrics import Metrics
 from streamlog.broker.partitions import Partitions
@@ -29,7 +34,10 @@ from streamlog.log.topics import Topics
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _THREADS = 32
+# A storage that did not answer for so long, and for as long as makes a broker dead, is silent.
+_SILENT_SECONDS = 5.0
 
 
 class Broker:
@@ -41,8 +49,8 @@ class Broker:
         self.runtime = runtime or Runtime()
         self.topics: Topics = log.admin()
         self.memory = Memory(settings.request_memory)
-        self.metrics = Metrics()
-        self.security = Security()
+        self.metrics = Metrics(self.runtime.clock)
+        self.security = Security(settings, self.topics, self.runtime)
         self.cluster = Cluster(settings, self.topics.objects, self.runtime)
         self.producer_ids = ProducerIds(self.topics.objects)
         self.topic_cache = TopicCache(self)
@@ -50,7 +58,11 @@ class Broker:
         self.groups = Groups(self)
         self.stopping = False
         self.server = Server(self)
+        self.controller = Controller(self)
+        self.http = Http(self)
+        self._serving = False
         self._pool = ThreadPoolExecutor(_THREADS, "streamlog-broker")
+        self._watch()
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Does something that may wait for storage."""
@@ -59,18 +71,64 @@ class Broker:
 
     async def start(self) -> None:
         """Takes the address, tells the others, then serves."""
+        await self.security.start(self.run)
         await self.server.start()
+        await self.http.start()
         await self.cluster.start(self.server.port)
         await self.server.serve()
+        await self.controller.start()
+        self._serving = True
 
     async def stop(self) -> None:
-        """Leaves, answers what is under way, and ends."""
+        """Leaves, answers what is under way, and ends (B2)."""
+        self._serving = False
         await self.cluster.stop()
         self.stopping = True
         for host in self.partitions.hosts:
             # Those who wait for records get what there is.
             host.wake()
         await self.groups.stop()
-        await self.server.stop()
+        await asyncio.gather(self.server.stop(), self.controller.stop())
         await self.partitions.close()
-        self._pool.shutdown(wait=True)
+        await self.http.stop()
+        await self.security.stop()
+        await self._end_threads()
+
+    def unhealthy(self) -> str | None:
+        """Why this broker should get no new clients; None while all is well."""
+        if not self._serving:
+            return "not serving"
+        limit = self.settings.heartbeat_seconds * self.settings.missed_heartbeats + _SILENT_SECONDS
+        silent = self._silent_seconds()
+        return f"the storage is silent for {silent:.0f} s" if silent > limit else None
+
+    def _silent_seconds(self) -> float:
+        at = self.cluster.answered_at
+        return 0.0 if at is None else self.runtime.clock.monotonic() - at
+
+    async def _end_threads(self) -> None:
+        """What still waits for a storage that does not answer is not waited for."""
+        loop = asyncio.get_running_loop()
+        ending = loop.run_in_executor(None, self._pool.shutdown)
+        _, late = await asyncio.wait((ending,), timeout=max(self.settings.drain_seconds, 1.0))
+        if late:
+            _log.warning("some requests to the storage are still under way; nothing waits for them")
+
+    def _watch(self) -> None:
+        watch = self.metrics.watch
+        cluster = self.cluster
+        watch("connections", "Open connections.", lambda: self.server.connections)
+        watch("request_memory_bytes", "Memory of requests under way.", lambda: self.memory.used)
+        watch("tail_bytes", "Memory of the tails.", lambda: self.partitions.tail_bytes)
+        watch("brokers", "Brokers in the newest view.", lambda: len(cluster.brokers()))
+        watch("epoch", "The leader epoch: the number of the newest view.", lambda: cluster.epoch)
+        watch(
+            "is_controller",
+            "1 on the broker that is the controller.",
+            lambda: cluster.controller_epoch is not None,
+        )
+        watch(
+            "storage_silent_seconds",
+            "Since the storage last answered a heartbeat.",
+            self._silent_seconds,
+        )

@@ -20,10 +20,11 @@ class Peer:
     port: int = 0
     principal: str = ANONYMOUS
     # What a handshake under way keeps between two requests.
-    sasl: Any = None
+    sasl: Any = field(default=None, repr=False)
     client_id: str = ""
     client_software: str = ""
-    notes: dict[str, Any] = field(default_factory=dict)
+    # "close": the connection ends after the answer of the request that sets it.
+    notes: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Call:
     api: int
     version: int
     client_id: str
-    body: Any
+    # Not for logs: it may hold credentials, or a whole batch of records.
+    body: Any = field(repr=False)
 
 
 Response = Mapping[str, Any]

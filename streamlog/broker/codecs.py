@@ -59,7 +59,7 @@ def _gzip(data: memoryview, limit: int) -> bytes:
 
 def _snappy(data: memoryview, limit: int) -> bytes:
     if bytes(data[:8]) != _XERIAL:
-        return _block(data, limit)
+        return _block(data, limit, limit)
     at = _XERIAL_HEADER
     blocks: list[bytes] = []
     left = limit
@@ -68,14 +68,14 @@ def _snappy(data: memoryview, limit: int) -> bytes:
         at += 4
         if size < 0 or at + size > len(data):
             raise ValueError(f"a block of {size} bytes in {len(data)}")
-        blocks.append(_block(data[at : at + size], left))
+        blocks.append(_block(data[at : at + size], left, limit))
         left -= len(blocks[-1])
         at += size
     return b"".join(blocks)
 
 
-def _block(data: memoryview, limit: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(data) > limit:
+def _block(data: memoryview, left: int, limit: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(data) > left:
         raise _too_large(limit)
     return bytes(cramjam.snappy.decompress_raw(data))
 

@@ -1,17 +1,18 @@
-"""Which handler answers which request, and how a failure is told where the handler did not.
+"""Which handler answers which request.
 
-D1  Every API of `apis.APIS` has a handler and an error response; a test walks both tables.
+D1  Every API of `apis.APIS` has a handler here and an error response in `failures`; a test walks both.
 D2  An error that concerns one topic, partition or group is answered there by the handler itself. What
-    reaches `error_response` failed as a whole: its code is put where the response has room for one, or
-    the connection ends, never a silent hang.
+    reaches `failures.error_response` failed as a whole.
 """
 
 from __future__ import annotations
 
-from streamlog.broker.call import Call, Handler, Response
+from streamlog.broker.call import Handler
 from streamlog.broker.handlers import (
     acls,
+    cluster,
     configs,
+    credentials,
     fetch,
     groups,
     metadata,
@@ -21,7 +22,6 @@ from streamlog.broker.handlers import (
     topics,
     versions,
 )
-from streamlog.broker.kafka_errors import code_of
 
 HANDLERS: dict[int, Handler] = {
     api: handler
@@ -33,14 +33,11 @@ HANDLERS: dict[int, Handler] = {
         offsets,
         topics,
         configs,
+        cluster,
         groups,
         sasl,
         acls,
+        credentials,
     )
     for api, handler in module.HANDLERS.items()
 }
-
-
-def error_response(call: Call, error: Exception) -> Response:
-    """A response that says that the request failed as a whole."""
-    return {"error_code": code_of(error), "error_message": str(error)}

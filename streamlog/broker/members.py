@@ -67,7 +67,7 @@ class View:
             body = json.loads(data)
             members = tuple(read_member(entry) for entry in body["members"])
             return cls(int(body["epoch"]), members, body["controller"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptLogError(
                 f"{where} does not tell the brokers of an epoch ({error!r}); delete it while all brokers "
                 "are stopped"

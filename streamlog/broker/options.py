@@ -108,6 +108,8 @@ def _typed(value: object, kind: str, where: str) -> object:
         text = str(value).strip().lower()
         if text in _TRUE | _FALSE:
             return text in _TRUE
+        if "tuple" in kind:
+            return _many(value, "tuple", where)
         raise _wrong(value, where, "true or false")
     if kind.startswith("int"):
         if isinstance(value, str):

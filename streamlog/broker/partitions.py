@@ -95,17 +95,20 @@ class PartitionHost:
     async def _commit(self, group: Sequence[tuple[Wanted, asyncio.Future[Produced]]]) -> None:
         epoch = self._broker.cluster.epoch
         asked = [wanted for wanted, _ in group]
+        metrics = self._broker.metrics
+        started, lost = metrics.now(), self._log.lost_races
         try:
-            with self._broker.metrics.commit(len(group)):
-                chunks, seen = await self._broker.run(self._append, asked, epoch)
+            chunks, seen = await self._broker.run(self._append, asked, epoch)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be answered
             _log.exception("a commit to %s-%d failed", self.info.name, self.partition)
             for _, answer in group:
                 if not answer.done():
                     answer.set_exception(error)
             return
+        metrics.committed(metrics.now() - started, len(group), self._log.lost_races - lost)
         for chunk in chunks:
             self.tail.add(chunk)
+            metrics.produced(self.info.name, chunk.next - chunk.first, len(chunk.data))
         self._saw(seen)
         for wanted, answer in group:
             if not answer.done():
@@ -162,10 +165,11 @@ class PartitionHost:
     def _saw(self, seen: _Seen) -> None:
         start, end, rewrites = seen
         if rewrites is not None and rewrites != self._rewrites:
-            # Files were replaced: records may have been erased, and must not be handed out any more.
+            if self._rewrites is not None:
+                # Files were replaced: records may have been erased, and must not be handed out any more.
+                self.tail.clear()
+                self.stored.forget()
             self._rewrites = rewrites
-            self.tail.clear()
-            self.stored.forget()
         self.start = max(self.start, start)
         if end > self.end:
             self.end = end
@@ -188,8 +192,9 @@ class PartitionHost:
         if offset == self.end:
             return []
         chunks = self.tail.read(offset, max_bytes)
-        self._broker.metrics.tail(hit=bool(chunks))
+        metrics = self._broker.metrics
         if chunks:
+            metrics.fetched(True, sum(len(chunk.data) for chunk in chunks))
             return [chunk.data for chunk in chunks]
         chunk = await self.stored.read(
             offset,
@@ -200,6 +205,7 @@ class PartitionHost:
         )
         if chunk is None:
             return []
+        metrics.fetched(False, len(chunk.data))
         if self._continues_tail(chunk):
             self.tail.add(chunk)
         return [chunk.data]

@@ -9,7 +9,6 @@ X2  SIGTERM or SIGINT drains: the broker leaves the others' view, takes no new r
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import os
@@ -17,9 +16,10 @@ import signal
 import sys
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.listening import cannot_listen
 from streamlog.broker.settings import BrokerSettings
 from streamlog.client import Log
-from streamlog.errors import FencedError, InvalidRequestError, UnavailableError
+from streamlog.errors import FencedError
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ async def _serve(log: Log, settings: BrokerSettings) -> None:
         try:
             await broker.start()
         except OSError as error:
-            raise _cannot_listen(error, settings) from error
+            raise cannot_listen(error, settings.host, settings.port, "--listen") from error
         _settle()
         me = broker.cluster.me
         where = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -82,18 +82,3 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-
-
-def _cannot_listen(error: OSError, settings: BrokerSettings) -> Exception:
-    place = f"{settings.host}:{settings.port}"
-    if error.errno == errno.EADDRINUSE:
-        return InvalidRequestError(
-            f"cannot listen on {place}: another program listens there. Give another port (--listen "
-            f"{settings.host}:0 takes a free one), or stop that program"
-        )
-    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) or error.__class__.__name__ == "gaierror":
-        return InvalidRequestError(
-            f"cannot listen on {place}: {error.strerror or error}. Give an address of this machine, such as "
-            "127.0.0.1:9092, and a port that this user may open"
-        )
-    return UnavailableError(f"the broker on {place} failed: {error}")

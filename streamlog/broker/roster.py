@@ -87,7 +87,7 @@ class Roster:
         try:
             body = json.loads(data)
             return read_member(body), float(body["every"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             # Written by hand, or of a newer version: it can be watched, not read.
             return None
 

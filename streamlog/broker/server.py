@@ -3,6 +3,7 @@
 S1  Requests of a connection are handled at the same time, up to `max_in_flight`, and answered in order.
 S2  A slow reader is not written to without end, nor is a fast writer read without end: the socket is left
     full. A frame that is too long, or no request at all, ends its connection and nobody else's.
+    So does one that connects and does not log in or ask for anything soon, or that stalls in mid-request.
 S3  Stopping: no new connections and no new requests; those under way are answered, within a limit.
 
 Handlers may rely on this: of one connection, the synchronous beginning of each handler (up to its first
@@ -14,25 +15,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from streamlog.broker import wire
+from streamlog.broker import tls, wire
 from streamlog.broker.apis import API_VERSIONS
 from streamlog.broker.call import Call, Peer, Response
-from streamlog.broker.dispatch import HANDLERS, error_response
+from streamlog.broker.dispatch import HANDLERS
+from streamlog.broker.failures import error_response
 from streamlog.broker.handlers.versions import announced
 from streamlog.broker.kafka_errors import Code
+from streamlog.broker.limits import Buckets
 from streamlog.broker.memory import Memory
+from streamlog.broker.security import NotAdmittedError
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
-_DRAIN_SECONDS = 30.0
+# The slowest that a request may arrive on average, once it began; else it is stalled.
+_SLOWEST_BYTES_PER_SECOND = 100 << 10
+_LINGER_SECONDS = 1.0
 
 
 class Server:
@@ -44,6 +51,9 @@ class Server:
         self._connections: set[asyncio.Task[None]] = set()
         self._hosts: Counter[str] = Counter()
         self._open: set[Connection] = set()
+        settings = broker.settings
+        self._tls = tls.server_context(settings)
+        self._rates = Buckets(settings.connections_per_second, settings.connections_burst)
 
     @property
     def port(self) -> int:
@@ -80,7 +90,9 @@ class Server:
         for connection in list(self._open):
             connection.drain()
         if self._connections:
-            _, late = await asyncio.wait(self._connections, timeout=_DRAIN_SECONDS)
+            _, late = await asyncio.wait(
+                self._connections, timeout=self._broker.settings.drain_seconds
+            )
             for task in late:
                 task.cancel()
             if late:
@@ -93,27 +105,51 @@ class Server:
         address = writer.get_extra_info("peername") or ("?", 0)
         host = str(address[0])
         self._hosts[host] += 1
-        settings = self._broker.settings
-        connection = Connection(self._broker, reader, writer, Peer(host, int(address[1])))
+        connection: Connection | None = None
         try:
-            if (
-                len(self._connections) > settings.max_connections
-                or self._hosts[host] > settings.max_connections_per_host
-            ):
+            if not self._has_room(host):
                 _log.warning("refused a connection of %s: too many", host)
                 return
+            peer = Peer(host, int(address[1]))
+            if self._tls is not None:
+                await self._encrypt(self._tls, writer, peer)
+            connection = Connection(self._broker, reader, writer, peer)
             self._open.add(connection)
             await connection.run()
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except ssl.SSLError as error:
+            _log.warning("no TLS with %s: %s", host, error.reason or error)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            self._open.discard(connection)
+            if connection is not None:
+                self._open.discard(connection)
             self._hosts[host] -= 1
             if not self._hosts[host]:
                 del self._hosts[host]
             self._connections.discard(task)
             with suppress(ConnectionError, OSError):
                 writer.close()
+
+    def _has_room(self, host: str) -> bool:
+        settings = self._broker.settings
+        return (
+            len(self._connections) <= settings.max_connections
+            and self._hosts[host] <= settings.max_connections_per_host
+            and self._rates.take(host, self._broker.runtime.clock.monotonic())
+        )
+
+    async def _encrypt(
+        self, context: ssl.SSLContext, writer: asyncio.StreamWriter, peer: Peer
+    ) -> None:
+        """After the limits, so that a flood costs no handshakes, and those under way are counted.
+
+        Nothing is awaited before this: bytes that were read already would be lost to TLS.
+        """
+        settings = self._broker.settings
+        await writer.start_tls(context, ssl_handshake_timeout=settings.login_seconds)
+        if not settings.mechanisms:
+            certificate = writer.get_extra_info("peercert")
+            peer.principal = tls.principal(certificate) or peer.principal
 
 
 class Connection:
@@ -133,6 +169,9 @@ class Connection:
         self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(broker.settings.max_in_flight)
         self._reading: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[bytes] | None = None
+        self._asked = False
+        self._login_by = asyncio.get_running_loop().time() + broker.settings.login_seconds
         raw = writer.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -173,21 +212,20 @@ class Connection:
         memory = self._broker.memory
         while True:
             await self._room.acquire()
-            # A client that is silent for long is gone, or will come again.
-            async with asyncio.timeout(settings.idle_seconds):
-                head = await self._reader.readexactly(4)
-            size = int.from_bytes(head, "big", signed=True)
-            if not 8 <= size <= settings.max_request_bytes:
+            size = int.from_bytes(await self._head(), "big", signed=True)
+            most = self._broker.security.max_request_bytes(self.peer)
+            if not 8 <= size <= most:
                 _log.warning(
                     "%s sent a frame of %d bytes (allowed are 8 to %d): connection closed",
                     self.peer.host,
                     size,
-                    settings.max_request_bytes,
+                    most,
                 )
                 return
             await memory.take(size)
             try:
-                async with asyncio.timeout(settings.idle_seconds):
+                patience = settings.stall_seconds + size / _SLOWEST_BYTES_PER_SECOND
+                async with asyncio.timeout(self._patience(patience)):
                     frame = await self._reader.readexactly(size)
                 task = self._begin(frame)
             except BaseException:
@@ -199,7 +237,27 @@ class Connection:
             task.add_done_callback(partial(_give_back, memory, size))
             self._answers.put_nowait(task)
 
+    async def _head(self) -> bytes:
+        """The length of the next request. A client that is silent for long is gone, or will come again."""
+        usual = self._broker.settings.idle_seconds
+        while True:
+            patience = self._patience(usual)
+            try:
+                async with asyncio.timeout(patience):
+                    return await self._reader.readexactly(4)
+            except TimeoutError:
+                # A login may have ended well while we waited for what comes after it.
+                if patience >= usual or self._patience(usual) < usual:
+                    raise
+
+    def _patience(self, usual: float) -> float:
+        """How many seconds a client has, or is left with until it must have shown itself."""
+        if self._asked and self._broker.security.is_known(self.peer):
+            return usual
+        return min(usual, max(0.0, self._login_by - asyncio.get_running_loop().time()))
+
     def _begin(self, frame: bytes) -> asyncio.Task[bytes] | None:
+        self._broker.metrics.received(len(frame) + 4)
         try:
             request = wire.parse_request(frame)
         except wire.UnsupportedVersionError as error:
@@ -213,6 +271,7 @@ class Connection:
         except wire.MalformedRequestError as error:
             _log.warning("%s: %s; connection closed", self.peer.host, error)
             return None
+        self._asked = True
         self.peer.client_id = request.client_id or ""
         call = Call(
             self._broker,
@@ -226,16 +285,23 @@ class Connection:
 
     async def _answer(self, call: Call, correlation_id: int) -> bytes:
         body: Response | None
-        with self._broker.metrics.request(call):
+        with self._broker.metrics.request(call) as counted:
             try:
                 self._broker.security.admit(call)
                 body = await HANDLERS[call.api](call)
+            except NotAdmittedError as error:
+                _log.warning("%s: %s; connection closed", self.peer.host, error)
+                self.peer.notes["close"] = True
+                body = None
             except StreamlogError as error:
                 _log.debug("API %d of %s: %s", call.api, self.peer.host, error)
                 body = error_response(call, error)
             except Exception as error:
                 _log.exception("API %d version %d of %s", call.api, call.version, self.peer.host)
                 body = error_response(call, error)
+            counted.answered(body)
+        if self.peer.notes.get("close") and self._last is None:
+            self._last = asyncio.current_task()
         if body is None:
             return b""
         return wire.write_response(call.api, call.version, correlation_id, body)
@@ -249,9 +315,24 @@ class Connection:
             self._room.release()
             if data:
                 self._writer.write(data)
-                await self._writer.drain()
-            elif self.peer.notes.get("close"):
+                self._broker.metrics.sent(len(data))
+                # A client that does not read is not waited for any longer than one that does not ask.
+                async with asyncio.timeout(self._broker.settings.idle_seconds):
+                    await self._writer.drain()
+            if task is self._last:
+                if data:
+                    await self._linger()
                 return
+
+    async def _linger(self) -> None:
+        """Lets the client hang up first: of an answer and an end at once, some clients see only the end."""
+        assert self._reading is not None
+        self._reading.cancel()
+        await asyncio.wait((self._reading,))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while await self._reader.read(1 << 16):
+                    pass
 
 
 def _give_back(memory: Memory, size: int, _: asyncio.Task[bytes]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from streamlog.broker.scram import MECHANISMS
 from streamlog.errors import InvalidRequestError
 
 _MIB = 1 << 20
@@ -32,14 +33,14 @@ class BrokerSettings:
     advertised_host: str | None = None
     advertised_port: int | None = None
     rack: str | None = None
-    # An address that is not loopback needs TLS and SASL, unless this is said.
-    insecure: bool = False
 
     # Metrics and health over HTTP: off without a port. Anybody who reaches the address can read them, so
     # one that is not loopback must be allowed (`insecure` allows it too).
     http_host: str = "127.0.0.1"
     http_port: int | None = None
     http_insecure: bool = False
+    # For how long the offsets of logs and the lag of groups, which cost requests, are shown as last seen.
+    metrics_seconds: float = 15.0
 
     # The number that clients know this broker by; without it, the next one that nobody ever had.
     node_id: int | None = None
@@ -83,6 +84,43 @@ class BrokerSettings:
     group_beat_seconds: float = 3.0
     group_idle_seconds: float = 300.0
 
+    # TLS: PEM files. `tls_client_ca`: clients need a certificate that one of these authorities signed.
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    # Clients have to log in; True offers all mechanisms.
+    sasl: bool | tuple[str, ...] = False
+    # Users (names, or principals such as User:CN=admin) who may do everything, whatever the rules say.
+    super_users: tuple[str, ...] = ()
+    # Listens beyond this machine without TLS, or without knowing who its clients are.
+    insecure: bool = False
+    # A client has so long from connecting to being logged in, or to its first whole request.
+    login_seconds: float = 10.0
+    # How long the answer to a failed login takes.
+    login_delay_seconds: float = 1.0
+    # Failed logins of a host; beyond them it is refused unheard.
+    failed_logins_per_second: float = 1.0
+    failed_logins_burst: int = 50
+    # New connections of a host.
+    connections_per_second: float = 500.0
+    connections_burst: int = 2_500
+    # A request that began to arrive must not stall for longer.
+    stall_seconds: float = 30.0
+    # How soon a change of users and rules counts.
+    security_refresh_seconds: float = 3.0
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The SASL mechanisms that are offered; none if clients need not log in."""
+        if isinstance(self.sasl, tuple):
+            return self.sasl
+        return MECHANISMS if self.sasl else ()
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return is_loopback(self.host)
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise InvalidRequestError(f"port {self.port} is not valid; allowed are 0 to 65535")
@@ -124,4 +162,27 @@ class BrokerSettings:
         if self.num_partitions < 1:
             raise InvalidRequestError(
                 f"num_partitions {self.num_partitions} is not valid; give at least 1"
+            )
+        self._check_security()
+
+    def _check_security(self) -> None:
+        unknown = [name for name in self.mechanisms if name not in MECHANISMS]
+        if unknown:
+            raise InvalidRequestError(
+                f"SASL mechanism {unknown[0]!r} is not offered; allowed are {', '.join(MECHANISMS)}"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidRequestError("tls_cert and tls_key go together: give both, or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidRequestError("tls_client_ca needs TLS: give tls_cert and tls_key as well")
+        if self.loopback or self.insecure:
+            return
+        missing = [] if self.tls_cert else ["TLS (tls_cert, tls_key)"]
+        if not self.mechanisms and self.tls_client_ca is None:
+            missing.append("a login of clients (sasl, or tls_client_ca)")
+        if missing:
+            raise InvalidRequestError(
+                f"listening on {self.host!r}, which others than this machine can reach, needs "
+                f"{' and '.join(missing)}. Listen on 127.0.0.1, give what is missing, or say insecure to "
+                "let everybody who can connect do everything"
             )

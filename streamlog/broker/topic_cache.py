@@ -58,6 +58,12 @@ class TopicCache:
             self._look = asyncio.create_task(self._run())
         await asyncio.shield(self._look)
 
+    async def renew(self) -> None:
+        """Looks after a change: a look that is under way may have begun before it."""
+        if self._look is not None:
+            await asyncio.wait({self._look})
+        await self.refresh()
+
     async def _fresh(self) -> None:
         age = asyncio.get_running_loop().time() - self._looked_at
         if age > TOO_OLD:

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from streamlog.cli import output
+from streamlog.cli.acl import acl_app
 from streamlog.cli.broker import broker
 from streamlog.cli.consume import consume
 from streamlog.cli.doctor import doctor
@@ -26,6 +27,7 @@ from streamlog.cli.maintenance import compact, maintain, retention
 from streamlog.cli.produce import produce
 from streamlog.cli.session import Session, key_values
 from streamlog.cli.topic import topic_app
+from streamlog.cli.user import user_app
 from streamlog.errors import StreamlogError
 
 # Typer's own long options of the group below, which people tend to write after the command.
@@ -42,6 +44,8 @@ app = typer.Typer(
 )
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
+app.add_typer(user_app, name="user")
+app.add_typer(acl_app, name="acl")
 app.command(name="produce")(produce)
 app.command(name="consume")(consume)
 app.command(name="retention")(retention)

@@ -4,6 +4,9 @@ Only thrift, not safety: two jobs at once do no harm (rule 16). A term is an obj
 one above the last; its holder overwrites it while it works. A term that did not change for `ttl` of the
 watcher's own clock has lost its holder, and the next number is free for whoever puts it first. Nobody's
 clock is compared with another's.
+
+A broker that is the controller holds the lease too, so that it and a loop of the command line do not both
+work. Its successor knows that it was replaced, and takes the next term without waiting.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from typing import Any
 
 from streamlog import paths
 from streamlog.clock import Runtime
@@ -20,11 +24,19 @@ from streamlog.storage.objects import Objects
 class Lease:
     """A claim on the maintenance of one root."""
 
-    def __init__(self, objects: Objects, runtime: Runtime, ttl: float = 180.0) -> None:
+    def __init__(
+        self, objects: Objects, runtime: Runtime, ttl: float = 180.0, *, controller: bool = False
+    ) -> None:
         self._objects = objects
         self._runtime = runtime
         self._ttl = ttl
-        self._me = {"id": runtime.ids.new(), "host": socket.gethostname(), "pid": os.getpid()}
+        self._controller = controller
+        self._me = {
+            "id": runtime.ids.new(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "controller": controller,
+        }
         self._term: int | None = None
         self._beats = 0
         self._seen: tuple[int, bytes | None] | None = None
@@ -33,11 +45,10 @@ class Lease:
     @property
     def holder(self) -> str:
         """Who was seen holding it."""
-        try:
-            found = json.loads((self._seen[1] if self._seen else None) or b"{}")
-            return f"{found['host']}, process {found['pid']}"
-        except (ValueError, KeyError, TypeError):
+        found = _read(self._seen[1] if self._seen else None)
+        if "host" not in found or "pid" not in found:
             return "somebody"
+        return f"{found['host']}, process {found['pid']}"
 
     def hold(self) -> bool:
         """Takes or keeps the lease; False while another holds it."""
@@ -65,6 +76,8 @@ class Lease:
         data = self._objects.get(_path(term))
         if not data:
             return True  # released
+        if self._controller and _read(data).get("controller") is True:
+            return True  # the controller before us
         now = self._runtime.clock.monotonic()
         if self._seen != (term, data):
             self._seen, self._seen_at = (term, data), now
@@ -83,6 +96,14 @@ class Lease:
 
     def _newest(self) -> int:
         return max(self._numbers(), default=0)
+
+
+def _read(data: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _path(term: int) -> str:

@@ -5,7 +5,9 @@ M2  Each step is one commit, and steps do not depend on each other: killed anywh
     at worst, and the next one plans what is left.
 M3  A step whose files another job changed meanwhile is void: nothing happens, the next run plans anew. So
     any number of jobs may run at once; what they can waste is work.
-M4  A partition that cannot be maintained is reported and does not stop the others.
+M4  For a controller, each commit carries its epoch and is refused where a later one has been (P8 of
+    `log.partition`); other maintenance carries none.
+M5  A partition that cannot be maintained is reported and does not stop the others.
 
 Appends are never held up: a maintenance commit takes its turn for the next version like any writer.
 """
@@ -104,8 +106,10 @@ class Maintainer:
         runtime: Runtime,
         engine: Engine | None = None,
         committed: Committed | None = None,
+        controller_epoch: int | None = None,
     ) -> None:
         self._topics = topics
+        self._controller_epoch = controller_epoch
         self._runtime = runtime
         self._engine = engine or LocalEngine(topics.objects, runtime)
         self._committed = committed or dict
@@ -232,7 +236,7 @@ class Maintainer:
         assert isinstance(step, Retain)
         if step.files:
             log = self._topics.partition_log(work.info, work.partition)
-            log.truncate(step.before, self._deadline())
+            log.truncate(step.before, self._deadline(), controller_epoch=self._controller_epoch)
         return replace(_planned(work, step), status="done")
 
     def _compact(self, work: _Work, step: Step) -> Outcome:
@@ -253,6 +257,7 @@ class Maintainer:
             drops=True,
             written_at=self._written_at(log.table, new),
             deadline=self._deadline(),
+            controller_epoch=self._controller_epoch,
         )
         dropped = total_records(gone) - total_records(new)
         return replace(
@@ -286,6 +291,7 @@ class Maintainer:
             result.new,
             written_at=self._written_at(log.table, result.new),
             deadline=self._deadline(),
+            controller_epoch=self._controller_epoch,
         )
         left = result.new if kept else result.gone
         return replace(

@@ -40,6 +40,8 @@ SEALED = "streamlog.sealed"
 CLEAN = "streamlog.clean"
 TOMBSTONES = "streamlog.tombstones"
 TOMBSTONES_AT = "streamlog.tombstones_at"
+# The epoch of the last controller (a broker that maintains the root) that committed to a partition.
+CONTROLLER = "streamlog.controller"
 
 # Year 9999: no `delta.setTransactionRetentionDuration` may ever drop the head (rule 11).
 NEVER_MS = 253_402_300_799_000

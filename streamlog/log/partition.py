@@ -9,6 +9,9 @@ P4  When the log overtook a sleeping writer, a fresh snapshot decides: our file 
 P5  A data file is committed while it is young (a quarter of the vacuum floor), else put again; when the
     commit ended later than that, the file is looked for, and restored, before the batch is acknowledged.
 P6  With `durable`, every earlier version is made durable first.
+P8  Maintenance for a controller carries its epoch, and is refused where a later controller has been: the
+    epoch is compared at every version tried, so one that slept through its own replacement commits nothing
+    after the first commit of its successor.
 
 One thread at a time. A crash before the commit leaves an orphan file that no reader can see; vacuum
 removes it. A crash after the commit leaves a complete append.
@@ -37,7 +40,7 @@ from streamlog.errors import (
 from streamlog.log import commit as commits
 from streamlog.log.backoff import Backoff
 from streamlog.log.checkpoints import Checkpointer
-from streamlog.log.commit import END, SEALED, START, Segment
+from streamlog.log.commit import CONTROLLER, END, SEALED, START, Segment
 from streamlog.log.sequences import KAFKA_PREFIX, BatchMark, Verdict, rows_of
 from streamlog.log.state import PRODUCER_PREFIX, pack_mark
 from streamlog.log.versions import (
@@ -88,6 +91,10 @@ class _Attempt:
     put_at: float
 
 
+# What a commit holds besides its own description: actions, and marks by name. Asked for at every attempt.
+_Actions = Callable[[], tuple[list[dict[str, Any]], dict[str, int]]]
+
+
 class RegroupError(Exception):
     """Of the batches of Kafka's producers in an append, one is no longer the next of its producer.
 
@@ -118,6 +125,8 @@ class PartitionLog:
         self._checkpointer = checkpointer
         self._create = create
         self._view = PartitionView(objects, table, runtime, floor)
+        # How often another writer won the version that this one wanted.
+        self.lost_races = 0
 
     @property
     def end(self) -> int:
@@ -190,7 +199,13 @@ class PartitionLog:
         """Commits a producer's epoch alone, so that older holders of its id can commit no more."""
         self._commit("fence", lambda: self._marks(mark), deadline=deadline)
 
-    def truncate(self, before: int, deadline: float | None = None) -> int:
+    def truncate(
+        self,
+        before: int,
+        deadline: float | None = None,
+        *,
+        controller_epoch: int | None = None,
+    ) -> int:
         """Moves the log start to `before`; files wholly below it are removed. The new start."""
         now_ms = int(self._objects.store_time() * 1000)
 
@@ -212,7 +227,7 @@ class PartitionLog:
                 {START: before},
             )
 
-        self._commit("truncate", actions, deadline=deadline)
+        self._commit("truncate", self._controlled(controller_epoch, actions), deadline=deadline)
         return self._view.state.start
 
     def rewrite(
@@ -225,6 +240,7 @@ class PartitionLog:
         drops: bool = False,
         written_at: float | None = None,
         deadline: float | None = None,
+        controller_epoch: int | None = None,
     ) -> bool:
         """Replaces files by others that hold the same records, or with `drops` fewer of them.
 
@@ -252,12 +268,29 @@ class PartitionLog:
             return rows, dict(marks or {})
 
         try:
-            self._commit("rewrite", actions, deadline=deadline)
+            self._commit("rewrite", self._controlled(controller_epoch, actions), deadline=deadline)
         except _VoidError:
             return False
         if self._clock.monotonic() > old:
             self._check_there(new, gone)
         return True
+
+    def _controlled(self, epoch: int | None, actions: _Actions) -> _Actions:
+        """P8: the actions with a controller's epoch, unless a later one has been here."""
+        if epoch is None:
+            return actions
+
+        def checked() -> tuple[list[dict[str, Any]], dict[str, int]]:
+            found = self._view.state.txn(CONTROLLER)
+            if found is not None and found > epoch:
+                raise FencedError(
+                    f"maintenance of {self.table} for the controller of epoch {epoch} is refused: the "
+                    f"controller of epoch {found} has been here. This one was replaced; nothing to do"
+                )
+            rows, txns = actions()
+            return (rows, txns | {CONTROLLER: epoch}) if rows or txns else (rows, txns)
+
+        return checked
 
     def _check_there(self, new: Sequence[Segment], gone: Sequence[Segment]) -> None:
         """P5 for a rewrite whose commit slept: what was replaced is still there to be put back."""
@@ -301,7 +334,7 @@ class PartitionLog:
     def _commit(
         self,
         kind: commits.Kind,
-        actions: Callable[[], tuple[list[dict[str, Any]], dict[str, int]]],
+        actions: _Actions,
         deadline: float | None,
     ) -> None:
         """Commits actions without data, made anew for every version tried."""
@@ -427,6 +460,7 @@ class _Append:
                 continue
             if won:
                 return self._acknowledge(attempt, txns)
+            self._log.lost_races += 1
             self._persist(view.catch_up)
             self._pause.after_loss()
 

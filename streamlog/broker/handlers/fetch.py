@@ -35,6 +35,8 @@ class _Part:
     host: PartitionHost | None = None
     error: StreamlogError | None = None
     data: bytes = b""
+    # A broker nearer to the client that it should ask instead.
+    preferred: int = -1
     # The log's end when `data` was read: nothing new to be had while it stays.
     read_at: int = -1
 
@@ -70,8 +72,8 @@ async def fetch(call: Call) -> Response:
             changed.clear()
             size = await _read(parts, limit)
             left = until - loop.time()
-            failed = any(part.error is not None for part in parts)
-            if size >= body.min_bytes or failed or left <= 0 or broker.stopping:
+            told = any(part.error is not None or part.preferred >= 0 for part in parts)
+            if size >= body.min_bytes or told or left <= 0 or broker.stopping:
                 return _answer(parts)
             try:
                 async with asyncio.timeout(left):
@@ -96,8 +98,19 @@ async def _attach(call: Call, part: _Part) -> None:
         host = broker.partitions.host(info, part.index)
         await host.open()
         part.host = host
+        part.preferred = _preferred(call, info.id, part.index)
     except StreamlogError as error:
         part.error = error
+
+
+def _preferred(call: Call, topic_id: str, partition: int) -> int:
+    """KIP-392: the leader sends a client that names its rack to a broker there, if one lives."""
+    cluster = call.broker.cluster
+    rack = getattr(call.body, "rack_id", "")
+    if not rack or not cluster.leads(topic_id, partition):
+        return -1
+    nearest = cluster.near(rack, topic_id, partition)
+    return -1 if nearest.node_id == cluster.me.node_id else nearest.node_id
 
 
 def check_epoch(call: Call, epoch: int) -> None:
@@ -113,7 +126,7 @@ async def _read(parts: list[_Part], limit: int) -> int:
     size = 0
     for part in parts:
         host = part.host
-        if host is None or part.error is not None:
+        if host is None or part.error is not None or part.preferred >= 0:
             continue
         room = min(part.max_bytes, limit - size)
         if part.read_at != host.end and (room > 0 or not size):
@@ -148,7 +161,7 @@ def _answer(parts: list[_Part]) -> Response:
             "last_stable_offset": -1 if host is None else host.end,
             "log_start_offset": -1 if host is None else host.start,
             "aborted_transactions": None,
-            "preferred_read_replica": -1,
+            "preferred_read_replica": part.preferred,
             "records": part.data,
         }
         topics.setdefault((part.topic, part.topic_id), []).append(entry)

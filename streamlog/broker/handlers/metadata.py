@@ -9,6 +9,7 @@ from uuid import UUID
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
 from streamlog.broker.kafka_errors import Code, KafkaError, code_of
+from streamlog.broker.operations import CLUSTER, authorized
 from streamlog.errors import StreamlogError, TopicExistsError, TopicNotFoundError
 from streamlog.log.registry import TopicInfo
 
@@ -19,7 +20,10 @@ async def metadata(call: Call) -> Response:
     """All topics, or those asked for by name or id; a missing one is made if that is allowed."""
     cluster = call.broker.cluster
     topics = [_unless_forbidden(call, entry) for entry in await _topics(call)]
-    return {
+    extra = {}
+    if getattr(call.body, "include_cluster_authorized_operations", False):
+        extra["cluster_authorized_operations"] = authorized(call, "cluster", CLUSTER)
+    return extra | {
         "brokers": [
             {"node_id": b.node_id, "host": b.host, "port": b.port, "rack": b.rack}
             for b in cluster.brokers()
@@ -109,7 +113,10 @@ def describe(call: Call, info: TopicInfo) -> dict[str, Any]:
                 "isr_nodes": [leader],
             }
         )
-    return {
+    extra = {}
+    if getattr(call.body, "include_topic_authorized_operations", False):
+        extra["topic_authorized_operations"] = authorized(call, "topic", info.name)
+    return extra | {
         "name": info.name,
         "topic_id": UUID(info.id),
         "is_internal": info.name.startswith("__"),
