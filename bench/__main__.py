@@ -11,7 +11,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import append, consume, groups, maintenance, produce, shell, spark
+from bench import append, brokers, consume, groups, maintenance, produce, shell, spark
 from bench.measure import Result
 
 
@@ -27,6 +27,7 @@ BENCHES: dict[str, Callable[[], list[Result]]] = {
     "shell": shell.run,
     "maintenance": maintenance.run,
     "spark": spark.run,
+    "brokers": brokers.run,
 }
 
 

@@ -194,6 +194,11 @@ def _describe_log_dirs(call: Call, told: Fields) -> Fields:
     return told if call.version >= 3 else {"results": [{"log_dir": call.broker.log.root} | told]}
 
 
+def _alter_scram(call: Call, told: Fields) -> Fields:
+    named = [*call.body.deletions, *call.body.upsertions]
+    return {"results": [{"user": each.name} | told for each in named]}
+
+
 def _create_acls(call: Call, told: Fields) -> Fields:
     return {"results": [told for _ in call.body.creations]}
 
@@ -251,4 +256,6 @@ _ANSWERS: dict[int, _Answer] = {
     apis.INCREMENTAL_ALTER_CONFIGS: _resources("responses"),
     apis.OFFSET_DELETE: _top,
     apis.DESCRIBE_CLUSTER: _top,
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS: _top,
+    apis.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
 }

@@ -69,6 +69,7 @@ _ADD_EPILOG = (
 @acl_app.command(epilog=_ADD_EPILOG)
 def add(
     context: typer.Context,
+    *,
     user: Annotated[str, typer.Argument(metavar="USER", help="The user, or '*' for all.")],
     *,
     operation: Operations = None,

@@ -17,20 +17,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog.broker.groups.changes import Offset, commit, forget, group_code, save
 from streamlog.broker.groups.journal import Journal, LostGroupError
 from streamlog.broker.groups.machine import Machine
 from streamlog.broker.groups.members import Answer, Join, Joined, Phase, Save, Snapshot, Synced
 from streamlog.broker.groups.protocol import CONSUMER, topics_of
-from streamlog.broker.groups.saved import with_snapshot
-from streamlog.broker.kafka_errors import Code, KafkaError, code_of
+from streamlog.broker.kafka_errors import Code, KafkaError
 from streamlog.consumer.group.kafka import COORDINATOR_BEAT
-from streamlog.consumer.group.store import Beat, Committed, Draft, GroupStore, OffsetToCommit
-from streamlog.errors import PartitionNotFoundError, StreamlogError, UnavailableError
-from streamlog.log.topics import TopicInfo, Topics
+from streamlog.consumer.group.store import Beat, Committed, GroupStore
+from streamlog.errors import StreamlogError
 from streamlog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -40,17 +38,6 @@ _log = logging.getLogger(__name__)
 
 # A timer that comes later than this was not held up by other work: the process slept.
 _SLEPT_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """An offset to commit; with a code, it was refused already."""
-
-    topic: str
-    partition: int
-    offset: int
-    metadata: str
-    code: Code = Code.NONE
 
 
 class Coordinator:
@@ -138,7 +125,7 @@ class Coordinator:
         code = self.machine.check_commit(self._now(), member, instance, generation)
         if code is not Code.NONE:
             return [code] * len(offsets)
-        change = partial(_commit, self._broker.topics, member, generation, tuple(offsets))
+        change = partial(commit, self._broker.topics, member, generation, tuple(offsets))
         return await self._journal.submit(change)
 
     async def offsets(self) -> dict[TopicPartition, Committed]:
@@ -156,7 +143,7 @@ class Coordinator:
         for member in members:
             for _, metadata in member.protocols:
                 subscribed |= topics_of(metadata) or set()
-        return await self._journal.submit(partial(_forget, frozenset(subscribed), tuple(tps)))
+        return await self._journal.submit(partial(forget, frozenset(subscribed), tuple(tps)))
 
     # the inside
 
@@ -185,7 +172,7 @@ class Coordinator:
             len(snapshot.members),
             snapshot.protocol,
         )
-        saving = self._journal.submit(partial(_save, self._broker.topics, snapshot))
+        saving = self._journal.submit(partial(save, self._broker.topics, snapshot))
         self._last_save = saving
         saving.add_done_callback(partial(self._saved, number))
 
@@ -271,65 +258,3 @@ class Coordinator:
         await self._journal.settle()
         with suppress(asyncio.CancelledError):
             await self._keeper
-
-
-def group_code(error: BaseException) -> Code:
-    """The code for a failure of the group's table: members look for the coordinator and try again."""
-    if isinstance(error, UnavailableError):
-        return Code.COORDINATOR_NOT_AVAILABLE
-    return Code(code_of(error))
-
-
-# What is done to a draft, on a thread.
-
-
-def _save(topics: Topics, snapshot: Snapshot, draft: Draft) -> None:
-    counts = {info.name: info.partitions for info in topics.list()}
-    draft.state = with_snapshot(draft.state, snapshot, counts)
-
-
-def _commit(
-    topics: Topics, member: str, generation: int, offsets: Sequence[Offset], draft: Draft
-) -> list[Code]:
-    state = draft.state
-    if not member and generation < 0:
-        if state.members:
-            raise KafkaError(Code.UNKNOWN_MEMBER_ID)
-    elif member not in state.members:
-        raise KafkaError(Code.UNKNOWN_MEMBER_ID)
-    elif generation != state.generation:
-        raise KafkaError(Code.ILLEGAL_GENERATION)
-    codes = []
-    for item in offsets:
-        code = item.code
-        if code is Code.NONE:
-            try:
-                info = find_topic(topics, item.topic, item.partition)
-                draft.put(
-                    OffsetToCommit(info, item.partition, item.offset, item.metadata), member or None
-                )
-            except StreamlogError as error:
-                code = group_code(error)
-        codes.append(code)
-    return codes
-
-
-def _forget(subscribed: frozenset[str], tps: Sequence[TopicPartition], draft: Draft) -> list[Code]:
-    codes = []
-    for tp in tps:
-        if tp.topic in subscribed:
-            codes.append(Code.GROUP_SUBSCRIBED_TO_TOPIC)
-        else:
-            found = draft.drop(tp)
-            codes.append(Code.NONE if found else Code.UNKNOWN_TOPIC_OR_PARTITION)
-    return codes
-
-
-def find_topic(topics: Topics, name: str, partition: int) -> TopicInfo:
-    """A topic that has this partition, looked at again if the partition may have been added since."""
-    info = topics.get(name)
-    if partition >= info.partitions:
-        info = topics.get(name, refresh=True)
-    if not 0 <= partition < info.partitions:
-        raise PartitionNotFoundError(f"topic {name!r} has no partition {partition}")
-    return info

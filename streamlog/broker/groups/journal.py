@@ -11,7 +11,7 @@ For one event loop; what touches storage runs on a thread, one at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from streamlog.broker.kafka_errors import Code, KafkaError
@@ -117,18 +117,24 @@ class Journal:
         results: list[Any] = []
 
         def step(draft: Draft) -> None:
-            results.clear()
-            part = draft.state.kafka
-            if part is None or part.mark != self._mark:
-                raise LostGroupError(self._store.group)
-            for change in changes:
-                try:
-                    results.append(change(draft))
-                except StreamlogError as error:
-                    results.append(error)
+            results[:] = apply(self._store.group, self._mark, changes, draft)
 
         self._store.edit(step, self._patience)
         return results
+
+
+def apply(group: str, mark: str, changes: Sequence[Change[Any]], draft: Draft) -> list[Any]:
+    """J1 and J2 on one draft: what each change returned, or the error it raised. Pure."""
+    part = draft.state.kafka
+    if part is None or part.mark != mark:
+        raise LostGroupError(group)
+    results: list[Any] = []
+    for change in changes:
+        try:
+            results.append(change(draft))
+        except StreamlogError as error:
+            results.append(error)
+    return results
 
 
 def _retrieve(answer: asyncio.Future[Any]) -> None:

@@ -256,7 +256,7 @@ class Machine:
         self.protocol = vote(self.members.values())
         self.phase = Phase.COMPLETING
         self._handing_out = None
-        self._unsynced = set(self.members)
+        self._unsynced = {member.id for member in joined}
         self._sync_deadline = now + max(member.rebalance for member in self.members.values())
         for member in self.members.values():
             member.assignment = b""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
 from streamlog.broker.groups import protocol
-from streamlog.broker.groups.coordinator import Coordinator, group_code
+from streamlog.broker.groups.changes import group_code
+from streamlog.broker.groups.coordinator import Coordinator
 from streamlog.broker.groups.members import Phase
 from streamlog.broker.groups.saved import snapshot_of
 from streamlog.broker.kafka_errors import Code, KafkaError

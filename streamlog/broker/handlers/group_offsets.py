@@ -7,7 +7,7 @@ from typing import Any
 
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
-from streamlog.broker.groups.coordinator import Offset, group_code
+from streamlog.broker.groups.changes import Offset, group_code
 from streamlog.broker.groups.registry import EmbeddedGroupError
 from streamlog.broker.kafka_errors import Code, KafkaError
 from streamlog.consumer.group.store import Committed, GroupStore

@@ -11,7 +11,7 @@ from typing import Any
 
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
-from streamlog.broker.groups.coordinator import group_code
+from streamlog.broker.groups.changes import group_code
 from streamlog.broker.groups.members import Join, Joined, Synced
 from streamlog.broker.handlers import group_admin, group_offsets
 from streamlog.broker.kafka_errors import Code, KafkaError
