@@ -71,7 +71,6 @@ def add(
     context: typer.Context,
     *,
     user: Annotated[str, typer.Argument(metavar="USER", help="The user, or '*' for all.")],
-    *,
     operation: Operations = None,
     topic: TopicNames = None,
     group: GroupNames = None,
