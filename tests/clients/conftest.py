@@ -7,6 +7,7 @@ table: that of docs/brokers-clients.md.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ class Noted:
         self.versions: dict[str, dict[int, set[int]]] = {}
 
     def call(self, call: Call) -> None:
-        client = call.peer.client_software or call.client_id
+        # aiokafka, and who asks for versions first, has not said yet who it is.
+        client = call.peer.client_software or re.sub(r"[-\d.]*$", "", call.client_id)
         self.versions.setdefault(client, {}).setdefault(call.api, set()).add(call.version)
 
     def lines(self) -> list[str]:

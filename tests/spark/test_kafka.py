@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = 1000
+# The first query of a session, on a busy machine, takes its time.
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
