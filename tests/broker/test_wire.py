@@ -16,6 +16,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from streamlog.broker import apis, wire
+from streamlog.broker.decode import MAX_ENTRIES
 from tests.broker.messages import EVERY, as_body, parts, request_frame, sample
 
 SAMPLES = 6
@@ -144,6 +145,22 @@ def test_a_damaged_request_is_refused_or_read_but_never_worse(api: int, version:
             wire.parse_request(bytes(frame))
         except (wire.MalformedRequestError, wire.UnsupportedVersionError):
             pass
+
+
+def test_what_an_array_claims_is_not_believed() -> None:
+    """Four thousand million topics in five bytes: another reader ended the process for want of memory."""
+    claim = struct.pack(">hhih", apis.METADATA, 9, 1, -1) + b"\x00" + b"\xff\xff\xff\xff\x0f"
+    with pytest.raises(wire.MalformedRequestError, match="claims 4294967294 entries"):
+        wire.parse_request(claim)
+
+
+def test_the_entries_of_a_request_are_limited() -> None:
+    """A frame of a hundred megabytes must not become gigabytes of small objects."""
+    names = b"\x00\x00" * (MAX_ENTRIES + 1)
+    count = struct.pack(">i", MAX_ENTRIES + 1)
+    frame = struct.pack(">hhih", apis.METADATA, 1, 1, -1) + count + names
+    with pytest.raises(wire.MalformedRequestError):
+        wire.parse_request(frame)
 
 
 @settings(max_examples=300, deadline=None)
