@@ -34,11 +34,13 @@ MEMBERS = 2
 GROUP = "readers"
 COPIES = 4
 _END = "end"
-# The longest a maintainer lives after its start, and the least and most that a stream does.
-_MAINTAINER_SECONDS = 5.0
-_STREAM_SECONDS = (20.0, 60.0)
+# How long a maintainer lives after its start, at most and as a share of the run: short enough to die in the
+# middle of everything, long enough to get something done. And how long a stream does, at least and at most.
+_MAINTAINER_SECONDS = 20.0
+_MAINTAINER_SHARE = 0.25
+_STREAM_SECONDS = (40.0, 120.0)
 # Generous: nothing here is about speed.
-_PATIENCE = 120.0
+_PATIENCE = 180.0
 
 
 @dataclass
@@ -126,11 +128,12 @@ class Soak:
             self.start("producer", f"p{i}", self.seconds, self.seed) for i in range(PRODUCERS)
         ]
         victim = self.start("maintainer")
+        most = min(_MAINTAINER_SECONDS, _MAINTAINER_SHARE * self.seconds)
         stream_until = time.monotonic() + self.rng.uniform(*_STREAM_SECONDS)
         while any(producer.alive() for producer in producers):
             # Killed while it starts it would never maintain anything.
             self.wait(lambda: victim.said("started"), victim)  # noqa: B023
-            time.sleep(self.rng.uniform(0, _MAINTAINER_SECONDS))
+            time.sleep(self.rng.uniform(0, most))
             assert victim.alive(), victim.tail()
             victim.kill()
             self.kills += 1
