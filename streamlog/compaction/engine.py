@@ -65,10 +65,10 @@ def key_jobs(
 class LocalEngine:
     """In this process, on a few threads (Arrow leaves Python's lock while it decodes and encodes)."""
 
-    def __init__(self, objects: Objects, runtime: Runtime) -> None:
+    def __init__(self, objects: Objects, runtime: Runtime, workers: int | None = None) -> None:
         self._objects = objects
         self._runtime = runtime
-        self._workers = _LOCAL_WORKERS if objects.local else _WORKERS
+        self._workers = workers or (_LOCAL_WORKERS if objects.local else _WORKERS)
 
     def merge(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Rewritten | Failure]]:
         """Results as they come."""
