@@ -754,19 +754,22 @@ def test_each_of_several_threads_keeps_its_order(log: Log) -> None:
             assert found == sorted(found)
 
 
-def test_a_row_added_while_its_batch_is_closed_is_sent_once(log: Log) -> None:
-    """The short way of `send` takes no lock; a batch closed in its midst must not lose the row."""
+@pytest.mark.parametrize("before", [True, False])
+def test_a_record_whose_batch_is_closed_in_its_midst_is_sent_once(log: Log, before: bool) -> None:
+    """The short way of `send` takes no lock: the batch may go before or after it has its number."""
     log.create_topic("t")
     with log.producer(linger_ms=LONG) as producer:
         producer.send("t", b"0")
         batch = producer._pipeline.fast["t"]
-        take = batch.number
+        numbers = batch.numbers
 
-        def interrupted() -> int:
+        def interrupted() -> Iterator[int]:
+            batch.numbers = numbers
+            number = None if before else next(numbers)
             producer.flush()  # another thread's, between two statements of this one
-            return take()
+            yield next(numbers) if number is None else number
 
-        batch.number = interrupted
+        batch.numbers = interrupted()
         ack = producer.send("t", b"1")
         producer.send("t", b"2")
         assert ack.result(30).offset == 1
@@ -778,14 +781,15 @@ def test_an_interrupt_in_the_midst_of_send_harms_no_other_record(log: Log) -> No
     with log.producer(linger_ms=LONG) as producer:
         acks = [producer.send("t", b"0", key=b"k0")]
         batch = producer._pipeline.fast["t"]
-        take = batch.number
+        numbers = batch.numbers
 
-        def interrupted() -> int:
-            take()
-            batch.number = take
+        def interrupted() -> Iterator[int]:
+            next(numbers)
+            batch.numbers = numbers
             raise KeyboardInterrupt
+            yield
 
-        batch.number = interrupted
+        batch.numbers = interrupted()
         with pytest.raises(KeyboardInterrupt):
             producer.send("t", b"lost", key=b"lost")
         acks += [producer.send("t", b"%d" % i, key=b"k%d" % i, timestamp=i) for i in range(1, 4)]
