@@ -25,6 +25,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -262,9 +263,9 @@ class Pipeline:
     def _cut_full(self, filled: Filled) -> None:
         """Cut a batch just closed, and let the sender queue it."""
         try:
-            filled.cut = cut(filled, self._deadline(filled.batch.opened))
-        except Exception as error:
-            logger.debug("%s: not cut, the sender tries: %s", filled.batch.info.name, error)
+            # An error is the sender's to meet again: it fails the batch, not this record alone.
+            with suppress(Exception):
+                filled.cut = cut(filled, self._deadline(filled.batch.opened))
         finally:
             self.sender.cut(filled.batch.buffer)
 

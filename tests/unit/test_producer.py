@@ -799,6 +799,37 @@ def test_an_interrupt_in_the_midst_of_send_harms_no_other_record(log: Log) -> No
     assert [(r.key, r.value) for r in read(log)] == [(b"k%d" % i, b"%d" % i) for i in range(4)]
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, MemoryError])
+def test_whatever_stops_the_caller_from_cutting_a_full_batch_loses_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
+    """Who fills a batch cuts it; where that fails, the sender does it, and queues it once."""
+    from streamlog.producer import pipeline
+
+    log.create_topic("t", partitions=2)
+    caller = threading.current_thread()
+    stopped: list[int] = []
+    cut = pipeline.cut
+
+    def interrupted(filled: Any, deadline: float) -> Any:
+        if threading.current_thread() is caller and not stopped:
+            stopped.append(1)
+            raise raised
+        return cut(filled, deadline)
+
+    monkeypatch.setattr(pipeline, "cut", interrupted)
+    with log.producer(linger_ms=LONG, batch_records=50) as producer:
+        try:
+            for i in range(50):
+                producer.send("t", b"%d" % i, key=b"%d" % i)
+        except KeyboardInterrupt:
+            assert i == 49  # noqa: PT017
+        wait_until(lambda: producer.metrics()["acknowledged"] == 50)
+        assert producer.send("t", b"50").result(30) is not None
+    assert stopped
+    assert sorted(int(value or b"") for value in values(log)) == list(range(51))
+
+
 # Timestamps
 
 
@@ -1173,6 +1204,8 @@ def test_an_unknown_topic_is_refused_with_the_nearest_name(log: Log) -> None:
             producer.send("order", b"v")
         with pytest.raises(InvalidRequestError, match="topic=5 is a int"):
             producer.send(5, b"v")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="is a list; give its name"):
+            producer.send(["orders"], b"v")  # type: ignore[arg-type]
         assert producer.send("orders", b"v").result(30).offset == 0
 
 
