@@ -1,6 +1,6 @@
 """Producing against the raw limit: what Arrow and Parquet alone cost for the same records.
 
-The raw limit of `send` builds the Arrow columns from lists of the same Python objects, 100,000 at a
+The raw limit of `send` builds the Arrow columns from lists of the same Python objects, 50,000 at a
 time (the producer's default), and writes them with pyarrow, one file a partition: no code at all a
 record, no hashing, no cutting by key, no checks, no handles, no commits. The same with a plain loop
 that takes the records one by one, as any call a record has to, is measured beside it: the distance

@@ -38,8 +38,8 @@ class ProducerSettings:
 
     acks: int | str = "all"
     linger_ms: float = 5
-    batch_records: int = 100_000
-    batch_bytes: int = 16 * 1024 * 1024
+    batch_records: int = 50_000
+    batch_bytes: int = 8 * 1024 * 1024
     buffer_bytes: int = 64 * 1024 * 1024
     max_block_ms: float = 60_000
     delivery_timeout_ms: float = 120_000

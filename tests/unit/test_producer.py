@@ -823,7 +823,7 @@ def test_whatever_stops_the_caller_from_cutting_a_full_batch_loses_nothing(
             for i in range(50):
                 producer.send("t", b"%d" % i, key=b"%d" % i)
         except KeyboardInterrupt:
-            assert i == 49  # noqa: PT017
+            assert i == 49
         wait_until(lambda: producer.metrics()["acknowledged"] == 50)
         assert producer.send("t", b"50").result(30) is not None
     assert stopped
