@@ -78,7 +78,8 @@ class Controller:
             self._standing_by = True
             return None
         self._standing_by = False
-        found = self._broker.log.maintain(controller_epoch=epoch)
+        with self._lease.kept():
+            found = self._broker.log.maintain(controller_epoch=epoch)
         self._broker.metrics.maintained(found)
         numbers = found.numbers()
         busy = any(
