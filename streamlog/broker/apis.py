@@ -43,6 +43,7 @@ OFFSET_DELETE = 47
 DESCRIBE_USER_SCRAM_CREDENTIALS = 50
 ALTER_USER_SCRAM_CREDENTIALS = 51
 DESCRIBE_CLUSTER = 60
+CONSUMER_GROUP_HEARTBEAT = 68
 
 
 class Versions(NamedTuple):
@@ -92,4 +93,6 @@ APIS: dict[int, Versions] = {
     DESCRIBE_USER_SCRAM_CREDENTIALS: _served(0, 0),
     ALTER_USER_SCRAM_CREDENTIALS: _served(0, 0),
     DESCRIBE_CLUSTER: _served(0, 1),
+    # Always refused, in words that clients pass on.
+    CONSUMER_GROUP_HEARTBEAT: _served(0, 1),
 }

@@ -256,6 +256,7 @@ _ANSWERS: dict[int, _Answer] = {
     apis.INCREMENTAL_ALTER_CONFIGS: _resources("responses"),
     apis.OFFSET_DELETE: _top,
     apis.DESCRIBE_CLUSTER: _top,
+    apis.CONSUMER_GROUP_HEARTBEAT: _top,
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS: _top,
     apis.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
 }

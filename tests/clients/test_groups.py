@@ -19,7 +19,15 @@ import pytest
 import streamlog
 from tests.broker.harness import RunningBroker
 from tests.clients import readers, writers
-from tests.clients.programs import CONSUMER, GROUPS, kcat_command, started, tool, tool_command
+from tests.clients.programs import (
+    CONSUMER,
+    CONSUMER_PERFORMANCE,
+    GROUPS,
+    kcat_command,
+    started,
+    tool,
+    tool_command,
+)
 from tests.clients.writers import Message
 
 SECONDS = 60.0
@@ -206,3 +214,29 @@ def test_who_seeks_by_time_reads_from_there(broker: RunningBroker, log: streamlo
         assert values == [b"6", b"7", b"8", b"9"]
     finally:
         consumer.close()
+
+
+def test_who_wants_the_next_protocol_is_told_that_it_is_not_served(
+    broker: RunningBroker, log: streamlog.Log
+) -> None:
+    log.create_topic("next", partitions=1)
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.address, "group.id": "next", "group.protocol": "consumer"}
+    )
+    consumer.subscribe(["next"])
+    try:
+        message = consumer.poll(SECONDS)
+        assert message is not None
+        assert message.error().code() == confluent_kafka.KafkaError._FATAL
+        assert "version not supported" in message.error().str()
+    finally:
+        consumer.close()
+
+    command = tool_command(
+        CONSUMER_PERFORMANCE,
+        broker.address,
+        *("--topic", "next", "--num-records", "1", "--timeout", "30000"),
+        *("--command-property", "group.protocol=consumer"),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert "does not support the new CONSUMER group protocol" in done.stderr + done.stdout
