@@ -85,7 +85,7 @@ async def join_group(call: Call) -> Response:
             at_ms=runtime.clock.time_ms(),
         )
         # Who has an id can only be in a group that there is.
-        group = await call.broker.groups.get(body.group_id, create=not wish.member)
+        group = await call.broker.groups.get(body.group_id, create=not wish.member, verify=True)
         if group is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         joined = await group.join(wish)
