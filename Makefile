@@ -55,9 +55,9 @@ format: $(STAMP) ## Format the code and apply safe lint fixes
 bench: $(STAMP) ## Measure; prints a table
 	$(BIN)/python -m bench
 
-soak: $(STAMP) ## Groups, then maintenance, killed at random for minutes; every record counted
+soak: $(STAMP) ## Groups, then maintenance beside a Spark stream, killed at random for minutes; every record counted
 	$(BIN)/python -m tests.processes.group_soak
-	$(BIN)/python -m tests.processes.maintenance_soak --seconds 180
+	$(BIN)/python -m tests.processes.maintenance_soak
 
 clean: ## Remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What maintenance costs: bytes written again, files left, appends held up, seconds a record.
+"""What maintenance costs: bytes written again, files left, appends held up, seconds a record (`compaction`).
 
 `rewritten` and `live files` are of a partition with 50 appends a second and a run a minute, for ten such
 minutes (the appends come as fast as they can; what is counted does not depend on the pace).
@@ -6,17 +6,15 @@ minutes (the appends come as fast as they can; what is counted does not depend o
 
 from __future__ import annotations
 
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 import streamlog
+from bench import compaction
 from bench.measure import Result, fresh_folder
 from streamlog.batch import RecordColumns
 from streamlog.log.partition import PartitionLog
@@ -26,10 +24,6 @@ MINUTES = 10
 BATCH = 100
 LATENCY_SECONDS = 6.0
 LATENCY_ROUNDS = 5
-KEYS = 1_000_000
-SIZES = (5_000_000, 10_000_000, 20_000_000)
-_CHUNK = 1_000_000
-_MEMORY_GB = 4.0
 
 _LOOP = """
 import sys, streamlog
@@ -38,19 +32,11 @@ print("ready", flush=True)
 while True:
     log.maintain()
 """
-_COMPACT = """
-import resource, sys, time, streamlog
-log = streamlog.connect(sys.argv[1])
-started = time.monotonic()
-(done,) = log.maintainer().run(actions=("compact",))
-assert done.status == "done", done
-print(time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, done.records_dropped)
-"""
 
 
 def run() -> list[Result]:
     """The figures of maintenance."""
-    return [*_long_run(), _held_up(), *_keys()]
+    return [*_long_run(), _held_up(), *compaction.run()]
 
 
 def _partition(log: streamlog.Log, topic: str) -> PartitionLog:
@@ -137,55 +123,3 @@ def _held_up() -> Result:
         at_least=False,
         detail=f"{most * 1000:.2f} ms, alone {least * 1000:.2f} ms",
     )
-
-
-def _keys() -> list[Result]:
-    """Compaction by key in a process of its own; how its cost a record grows."""
-    each: list[float] = []
-    peak = 0.0
-    with fresh_folder() as root:
-        for size in SIZES:
-            place = root / str(size)
-            _fill(place, size)
-            ran = subprocess.run(
-                [sys.executable, "-c", _COMPACT, str(place)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            spent, memory, _ = ran.stdout.split()
-            each.append(float(spent) / size * 1e6)
-            peak = max(peak, int(memory) * resource.getpagesize() / 4096 / 2**20)
-    detail = ", ".join(
-        f"{size // 10**6}M: {cost:.2f} us" for size, cost in zip(SIZES, each, strict=True)
-    )
-    return [
-        Result(
-            "compaction by key: a record of 20M, of one of 5M",
-            each[-1] / each[0],
-            1.5,
-            at_least=False,
-            detail=f"{KEYS} keys; {detail} a record",
-        ),
-        Result(
-            "compaction by key: memory at 20M records",
-            peak,
-            _MEMORY_GB,
-            at_least=False,
-            unit="GB",
-        ),
-    ]
-
-
-def _fill(place: Path, size: int) -> None:
-    rng = np.random.default_rng(3)
-    log = streamlog.connect(place)
-    log.create_topic("t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
-    value = pa.array([rng.bytes(100)], pa.binary())
-    with log.producer(acks=1) as producer:
-        for _ in range(size // _CHUNK):
-            numbers = rng.integers(0, KEYS, _CHUNK).astype(str)
-            keys = pa.array(np.char.add("user-", numbers), pa.string()).cast(pa.binary())
-            values = value.take(pa.array(np.zeros(_CHUNK, np.int64)))
-            producer.send_batch("t", pa.table({"key": keys, "value": values})).result()
-        producer.send("t", b"the newest file is never touched", key=b"last").result()

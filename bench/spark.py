@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import streamlog
-from bench.broker import MissingError, broker, spark_jars
+from bench.broker import broker
+from bench.jars import MissingError, spark_jars
 from bench.measure import Result, fresh_folder, in_turns
 from bench.produce import make_records
 

@@ -248,16 +248,15 @@ def users_grid(users: Iterable[User]) -> Grid:
 
 
 def rules_grid(rules: Iterable[Rule]) -> Grid:
-    """One row an access rule; a prefix is written as `name…`."""
+    """One row an access rule."""
     rows = tuple(
         (
             printable(rule.principal.removeprefix("User:")),
             rule.permission,
             rule.operation,
             rule.kind,
-            "-"
-            if rule.kind == "cluster"
-            else printable(rule.name) + ("…" if rule.pattern == "prefix" else ""),
+            rule.pattern,
+            printable(rule.name),
             rule.host,
         )
         for rule in rules
@@ -267,6 +266,7 @@ def rules_grid(rules: Iterable[Rule]) -> Grid:
         Column(title="permission", colour=lambda row: "red" if row[1] == "deny" else "green"),
         Column(title="operation"),
         Column(title="kind"),
+        Column(title="pattern"),
         Column(title="name"),
         Column(title="host"),
     )

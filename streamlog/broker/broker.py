@@ -3,15 +3,16 @@
 All that must survive is in the root; a broker that is killed takes nothing with it but its connections.
 
 B1  The event loop never waits for storage: everything that touches it runs in `run`, on a thread.
-B2  Stopping, in this order: the others are told, so that clients go to them; no new connections and no new
-    requests; what is under way is answered, within `drain_seconds`.
+B2  Stopping, in this order: the others are told, so that clients go to them; members of groups are told to
+    join again; no new connections and no new requests; what is under way is answered. All of it together
+    takes `drain_seconds` at most, and a second or two for what is then given up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -38,6 +39,8 @@ _log = logging.getLogger(__name__)
 _THREADS = 32
 # A storage that did not answer for so long, and for as long as makes a broker dead, is silent.
 _SILENT_SECONDS = 5.0
+# Each step of stopping gets so long even when the time for draining is over.
+_LAST_SECONDS = 0.5
 
 
 class Broker:
@@ -69,6 +72,11 @@ class Broker:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: action(*args, **kwargs))
 
+    async def read(self, action: Callable[[], T]) -> T:
+        """Reads records from the storage."""
+        self.metrics.read_store()
+        return await self.run(action)
+
     async def start(self) -> None:
         """Takes the address, tells the others, then serves."""
         await self.security.start(self.run)
@@ -82,17 +90,20 @@ class Broker:
     async def stop(self) -> None:
         """Leaves, answers what is under way, and ends (B2)."""
         self._serving = False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.settings.drain_seconds
         await self.cluster.stop()
         self.stopping = True
         for host in self.partitions.hosts:
             # Those who wait for records get what there is.
             host.wake()
-        await self.groups.stop()
-        await asyncio.gather(self.server.stop(), self.controller.stop())
-        await self.partitions.close()
+        await self._until(until, "groups", self.groups.stop())
+        left = max(until - loop.time(), 0.0)
+        await asyncio.gather(self.server.stop(left), self.controller.stop(left))
+        await self._until(until, "commits", self.partitions.close())
         await self.http.stop()
         await self.security.stop()
-        await self._end_threads()
+        await self._end_threads(until)
 
     def unhealthy(self) -> str | None:
         """Why this broker should get no new clients; None while all is well."""
@@ -106,11 +117,19 @@ class Broker:
         at = self.cluster.answered_at
         return 0.0 if at is None else self.runtime.clock.monotonic() - at
 
-    async def _end_threads(self) -> None:
+    async def _until(self, until: float, what: str, step: Awaitable[None]) -> None:
+        left = until - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait_for(step, max(left, _LAST_SECONDS))
+        except TimeoutError:
+            _log.warning("%s are still under way after drain_seconds; nothing waits for them", what)
+
+    async def _end_threads(self, until: float) -> None:
         """What still waits for a storage that does not answer is not waited for."""
         loop = asyncio.get_running_loop()
         ending = loop.run_in_executor(None, self._pool.shutdown)
-        _, late = await asyncio.wait((ending,), timeout=max(self.settings.drain_seconds, 1.0))
+        left = max(until - loop.time(), _LAST_SECONDS)
+        _, late = await asyncio.wait((ending,), timeout=left)
         if late:
             _log.warning("some requests to the storage are still under way; nothing waits for them")
 

@@ -41,8 +41,8 @@ class Controller:
         if self._settings.maintain:
             self._working = asyncio.create_task(self._work())
 
-    async def stop(self) -> None:
-        """Ends the loop; a round under way is waited for as long as draining may take."""
+    async def stop(self, seconds: float) -> None:
+        """Ends the loop; a round under way is waited for so long."""
         if self._working is None:
             return
         self._working.cancel()
@@ -51,7 +51,7 @@ class Controller:
         self._working = None
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(max(self._settings.drain_seconds, 1.0)):
+            async with asyncio.timeout(max(seconds, 1.0)):
                 await loop.run_in_executor(self._thread, self._lease.release)
         except (StreamlogError, TimeoutError) as error:
             _log.warning("the lease of maintenance is not given back: %s", error)
@@ -78,7 +78,8 @@ class Controller:
             self._standing_by = True
             return None
         self._standing_by = False
-        found = self._broker.log.maintain(controller_epoch=epoch)
+        with self._lease.kept():
+            found = self._broker.log.maintain(controller_epoch=epoch)
         self._broker.metrics.maintained(found)
         numbers = found.numbers()
         busy = any(

@@ -6,7 +6,7 @@ one or two microseconds a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.registry import Collector
@@ -31,6 +32,12 @@ _SECONDS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Since when each counter counts: as many lines again, and all say when the process began.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+# Those whose errors are told by partition. Metadata has them too, but seldom, and may have thousands.
+_TWO_LEVELS = frozenset(
+    {apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.OFFSET_COMMIT, apis.OFFSET_FETCH}
+)
 _NAMES = {
     value: name.title().replace("_", "")
     for name, value in vars(apis).items()
@@ -49,9 +56,13 @@ class Request:
         self._error = 0
 
     def answered(self, body: Mapping[str, Any] | None) -> None:
-        """Takes the error of the response as a whole; those of its parts are told by `refused`."""
-        if body is not None:
-            self._error = int(body.get("error_code", 0))
+        """Takes the error of the response as a whole, and those of its parts."""
+        if body is None:
+            return
+        self._error = int(body.get("error_code", 0))
+        if not self._error:
+            for error in _errors(body, 2 if self._api in _TWO_LEVELS else 1):
+                self._metrics.refused(self._api, error)
 
     def __enter__(self) -> Self:
         self._begun = self._metrics.now()
@@ -193,6 +204,19 @@ class Metrics:
         return Histogram(
             f"streamlog_{name}", words, labels, registry=self.registry, buckets=buckets
         )
+
+
+def _errors(body: Mapping[str, Any], levels: int) -> Iterator[int]:
+    """The errors of a response's parts: of topics, groups and, where it has them, partitions."""
+    for value in body.values():
+        if type(value) is list:
+            for part in value:
+                if type(part) is dict:
+                    error = part.get("error_code")
+                    if error:
+                        yield int(error)
+                    elif levels > 1:
+                        yield from _errors(part, levels - 1)
 
 
 def api_name(api: int) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from streamlog.broker.acls import CLUSTER
 from streamlog.broker.call import Call
 
-CLUSTER: Final = "kafka-cluster"
+__all__ = ["CLUSTER", "authorized"]
 
 # Kafka's numbers of the operations that each kind of resource knows.
 _OPERATIONS: Final[Mapping[str, Mapping[str, int]]] = {

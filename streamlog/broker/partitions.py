@@ -55,7 +55,7 @@ class PartitionHost:
             max_decompressed=broker.settings.max_decompressed,
             commit_seconds=broker.settings.commit_seconds,
         )
-        self.stored = Stored(lambda: broker.topics.partition_reader(info, partition), broker.run)
+        self.stored = Stored(lambda: broker.topics.partition_reader(info, partition), broker.read)
         self._queue: list[tuple[Wanted, asyncio.Future[Produced]]] = []
         self._pump: asyncio.Task[None] | None = None
         self._opening: asyncio.Future[None] | None = None

@@ -24,7 +24,7 @@ from streamlog.errors import FencedError
 _log = logging.getLogger(__name__)
 
 # A broker makes large numbers of short-lived objects and few cycles: young collections are rare, full ones
-# rarer. The defaults (700, 10, 10) cost a third of the processor time of a busy broker.
+# rarer. With the defaults (700, 10, 10) a busy broker spends much of its time looking for cycles in records.
 _GC_THRESHOLDS = (50_000, 20, 100)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

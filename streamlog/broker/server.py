@@ -83,16 +83,14 @@ class Server:
         assert self._server is not None
         await self._server.start_serving()
 
-    async def stop(self) -> None:
-        """S3."""
+    async def stop(self, seconds: float) -> None:
+        """S3; what is under way has so long."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._open):
             connection.drain()
         if self._connections:
-            _, late = await asyncio.wait(
-                self._connections, timeout=self._broker.settings.drain_seconds
-            )
+            _, late = await asyncio.wait(self._connections, timeout=seconds)
             for task in late:
                 task.cancel()
             if late:

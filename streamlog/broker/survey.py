@@ -118,10 +118,17 @@ class Survey(Collector):
         self, places: list[tuple[TopicInfo, int]]
     ) -> dict[tuple[str, int], tuple[int, int]]:
         topics = self._broker.topics
+        # Partitions that consumers wait for are looked at all the time: what is known of them is new.
+        found: dict[tuple[str, int], tuple[int, int]] = {
+            (host.info.id, host.partition): (host.start, host.end)
+            for host in self._broker.partitions.hosts
+            if host.waiters
+        }
         readers = {
             (info.id, number): self._readers.get((info.id, number))
             or topics.partition_reader(info, number)
             for info, number in places
+            if (info.id, number) not in found
         }
 
         def look(key: tuple[str, int]) -> tuple[int, int] | None:
@@ -132,10 +139,11 @@ class Survey(Collector):
                 return None
             return readers[key].start, readers[key].end
 
-        found = dict(zip(readers, topics.each(list(readers), look), strict=True))
+        looks = zip(readers, topics.each(list(readers), look), strict=True)
+        seen = {key: value for key, value in looks if value is not None}
         # One that failed is opened anew next time.
-        self._readers = {key: readers[key] for key, value in found.items() if value is not None}
-        return {key: value for key, value in found.items() if value is not None}
+        self._readers = {key: readers[key] for key in seen}
+        return found | seen
 
     def _committed(self, me: int) -> dict[str, dict[TopicPartition, tuple[str, int]]]:
         """By group and partition: the topic's id and the offset."""

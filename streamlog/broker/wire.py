@@ -5,6 +5,7 @@ whatever strangers send, `encode` takes plain dictionaries.
 
 W1  A tagged field that the schema does not know is skipped (decode's R2).
 W2  A handler names what it knows; a version takes the fields that it has (encode's E1).
+W3  What a message held is in no error: it may have been a password.
 
 Pure functions; any number of threads.
 """
@@ -72,9 +73,7 @@ def parse_request(frame: bytes) -> Request:
         header, used = read(header_schema, frame, 0)
         body, _ = read(schema, frame, used)
     except _UNREADABLE as error:
-        raise MalformedRequestError(
-            f"a request of API {api} version {version} cannot be read: {error!r}"
-        ) from error
+        raise _malformed(f"a request of API {api} version {version}", error) from None
     return Request(api, version, correlation_id, header.client_id, body)
 
 
@@ -104,7 +103,12 @@ def parse_data(name: str, version: int, data: bytes) -> Any:
     try:
         return read(load_entity_schema(name, version, EntityType.data), data, 0)[0]
     except _UNREADABLE as error:
-        raise MalformedRequestError(f"{name} cannot be read: {error!r}") from error
+        raise _malformed(name, error) from None
+
+
+def _malformed(what: str, error: Exception) -> MalformedRequestError:
+    """W3. The text of a UnicodeDecodeError names a byte, its repr and its chain hold the message."""
+    return MalformedRequestError(f"{what} cannot be read: {type(error).__name__}: {error!s:.200}")
 
 
 # kio looks a schema up by its module's name each time, which takes longer than to read a small message.

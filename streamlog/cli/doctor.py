@@ -28,7 +28,8 @@ def doctor(
         bool,
         typer.Option(
             "--repair",
-            help="Put back versions that another engine replaced. Stop all clients of the log first.",
+            help="Put back versions that another engine replaced, remove checkpoints that cannot be read. "
+            "Stop all clients of the log first.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -171,7 +171,8 @@ def _loop(
             seconds = 0.0
             if lease.hold():
                 waiting = False
-                found = _round(log, names, idle_ms, metrics, quiet=True)
+                with lease.kept():
+                    found = _round(log, names, idle_ms, metrics, quiet=True)
                 seconds = found.seconds
                 if session.as_json:
                     output.show_json(found.numbers())

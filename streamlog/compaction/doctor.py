@@ -84,7 +84,10 @@ class Doctor:
         return found
 
     def repair(self, names: Sequence[str] = ()) -> list[Finding]:
-        """Puts back versions that another engine replaced. All clients must be stopped."""
+        """Puts back versions that another engine replaced, and removes checkpoints that cannot be read.
+
+        All clients must be stopped.
+        """
         found = []
         for info in self._topics.chosen(names):
             for number in range(info.partitions):
@@ -93,6 +96,10 @@ class Doctor:
                     self._topics.objects, self._topics.table(info, number), self._runtime
                 )
                 try:
+                    if unreadable := repair.damaged_checkpoints():
+                        repair.drop_checkpoints(unreadable)
+                        what = f"removed checkpoint {_listed(unreadable)}, which could not be read"
+                        found.append(Finding("ok", where, what))
                     damage = repair.find()
                     if damage is None:
                         continue
@@ -159,6 +166,16 @@ class Doctor:
                 f"{files} live files: queries open each",
                 f"streamlog compact {info.name}",
             )
+        unreadable = Repair(self._topics.objects, table, self._runtime).damaged_checkpoints()
+        if unreadable:
+            yield Finding(
+                "error",
+                where,
+                f"checkpoint {_listed(unreadable)} cannot be read: other engines fail at it, and no newer "
+                "one can be written",
+                f"streamlog doctor --repair {info.name}",
+            )
+            return
         versions, checkpoint = VersionLog(self._topics.objects, table, self._runtime).listing()
         since = version - max(checkpoint, 0)
         if since > _MANY_VERSIONS:
@@ -199,3 +216,7 @@ class Doctor:
                 f"{files} files of {size} bytes are past retention",
                 f"streamlog retention {topic}",
             )
+
+
+def _listed(versions: Sequence[int]) -> str:
+    return ", ".join(str(version) for version in versions)

@@ -6,6 +6,7 @@ partition (about 100 bytes a key) and is enough for what one machine produces; S
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from streamlog.compaction.rewrite import Failure, Job, Rewritten, Thinning
 from streamlog.log.commit import Segment
 from streamlog.storage.objects import Objects
 
+# Over a network most of the time is waiting. On a disk it is work, and a core is left for who appends.
 _WORKERS = 4
+_LOCAL_WORKERS = max(1, min(_WORKERS, (os.cpu_count() or 2) - 1))
 # Accumulated keys are merged when there are so many beyond those that are distinct.
 _SLACK_ROWS = 1_000_000
 
@@ -62,10 +65,10 @@ def key_jobs(
 class LocalEngine:
     """In this process, on a few threads (Arrow leaves Python's lock while it decodes and encodes)."""
 
-    def __init__(self, objects: Objects, runtime: Runtime, workers: int = _WORKERS) -> None:
+    def __init__(self, objects: Objects, runtime: Runtime, workers: int | None = None) -> None:
         self._objects = objects
         self._runtime = runtime
-        self._workers = workers
+        self._workers = workers or (_LOCAL_WORKERS if objects.local else _WORKERS)
 
     def merge(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Rewritten | Failure]]:
         """Results as they come."""

@@ -5,7 +5,8 @@ E1  Files that hold a key are written anew without it; their neighbours keep off
 E2  The old files stay until the vacuum floor has passed, for readers of an older version. `purge` deletes
     them, and what earlier rewrites left of the key, at once: readers of streamlog look again and go on; a
     query of another engine that runs on the older version fails.
-E3  The proof looks into every data file that is there, live or not, and into what Spark's sink staged.
+E3  The proof looks into every data file that is there, live or not, and into what Spark's sink staged. What
+    cannot be read counts as holding the key: a crash may have cut it short behind the key's bytes.
 
 Records of the key that producers append meanwhile are erased as far as they were committed when the last
 look began.
@@ -28,9 +29,14 @@ from streamlog.errors import CorruptLogError, UnavailableError
 from streamlog.log.commit import Segment
 from streamlog.log.files import DataFile, FileMissingError
 from streamlog.log.topics import TopicInfo, Topics
+from streamlog.log.versions import VACUUM_FLOOR_SECONDS
+from streamlog.storage.objects import ObjectInfo
 
 _TRIES = 5
 _COMMIT_SECONDS = 60.0
+# A file that is being written becomes readable meanwhile.
+_LOOKS = 6
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,59 +74,52 @@ class Eraser:
         return found
 
     def holding(self, number: int) -> tuple[str, ...]:
-        """Every file of a partition, live or not, that holds one of the keys."""
+        """Every file of a partition, live or not, that holds one of the keys or cannot be read."""
+        return tuple(info.path for info, _ in self._suspects(number))
+
+    def staged(self) -> tuple[str, ...]:
+        """Files that Spark's sink staged for this topic and that hold one of the keys, as `holding`."""
+        return tuple(
+            info.path
+            for info in self._topics.objects.list(paths.STAGING_DIR)
+            if info.path.endswith(".arrow") and self._patiently(info, self._in_staged) is not False
+        )
+
+    def _suspects(self, number: int) -> list[tuple[ObjectInfo, bool]]:
+        """Files that hold a key or cannot be read, and whether they were read."""
         table = self._table(number)
         log = paths.log_dir(table) + "/"
         found = []
         for info in self._topics.objects.list(table):
             if info.path.startswith(log) or not info.path.endswith(".parquet"):
                 continue
-            name = info.path[len(table) + 1 :]
-            try:
-                if self._in_file(table, Segment(name, info.size, 0, 0, -1, 0, 0)):
-                    found.append(info.path)
-            except FileMissingError:
-                continue  # a vacuum was here meanwhile
-        return tuple(found)
+            held = self._patiently(info, self._in_file)
+            if held is not False:
+                found.append((info, held is True))
+        return found
 
     def _dead(self, number: int) -> list[str]:
         """Files with a key that can never be live again.
 
         What is not live and begins below the head was replaced, or lost its race: an append begins at the
-        head, and a rewrite that read one of these files is void since the erasure took them.
+        head, and a rewrite that read one of these files is void since the erasure took them. What could
+        not be read may be another rewrite's, at work: only its age tells that nobody will commit it (rule
+        8).
         """
-        holding = self.holding(number)
+        suspects = self._suspects(number)
+        oldest = self._topics.objects.store_time() - VACUUM_FLOOR_SECONDS / 4
         reader = self._topics.partition_reader(self._info, number)
         reader.refresh()
         live = {segment.path for segment in reader.segments}
         dead = []
-        for path in holding:
-            name = path.rsplit("/", 1)[-1]
+        for info, readable in suspects:
+            name = info.path.rsplit("/", 1)[-1]
             first = paths.parse_data_file(name)
-            if name not in live and first is not None and first < reader.end:
-                dead.append(path)
+            if name in live or first is None or first >= reader.end:
+                continue
+            if readable or info.modified < oldest:
+                dead.append(info.path)
         return dead
-
-    def staged(self) -> tuple[str, ...]:
-        """Files that Spark's sink staged for this topic and that hold one of the keys."""
-        found = []
-        for info in self._topics.objects.list(paths.STAGING_DIR):
-            if not info.path.endswith(".arrow"):
-                continue
-            data = self._topics.objects.get(info.path)
-            if data is None:
-                continue
-            try:
-                with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
-                    rows = stream.read_all()
-            except pa.ArrowException as error:
-                raise CorruptLogError(f"{info.path} is no staged batch ({error})") from error
-            mine = pc.and_(
-                pc.equal(rows["topic"], self._info.name), pc.is_in(rows["key"], self._keys)
-            )
-            if pc.any(mine).as_py():
-                found.append(info.path)
-        return tuple(found)
 
     def _erase(self, number: int) -> tuple[list[Segment], int]:
         config = self._info.config
@@ -153,9 +152,37 @@ class Eraser:
             "erased; stop maintenance, or try again"
         )
 
-    def _in_file(self, table: str, segment: Segment) -> bool:
-        file = DataFile(self._topics.objects, table, segment.path, segment.size)
+    def _patiently(self, info: ObjectInfo, look: Callable[[ObjectInfo], bool]) -> bool | None:
+        """Whether a file holds a key; None if it cannot be read."""
+        for attempt in range(_LOOKS):
+            try:
+                return look(info)
+            except FileMissingError:
+                return False  # a vacuum was here meanwhile
+            except CorruptLogError:
+                self._runtime.clock.sleep(_LOOK_SECONDS * 2**attempt)
+            now = self._topics.objects.head(info.path)
+            if now is None:
+                return False
+            info = now
+        return None
+
+    def _in_file(self, info: ObjectInfo) -> bool:
+        table, _, name = info.path.rpartition("/")
+        file = DataFile(self._topics.objects, table, name, info.size)
         return rewrite.holds(file, self._keys)
+
+    def _in_staged(self, info: ObjectInfo) -> bool:
+        data = self._topics.objects.get(info.path)
+        if data is None:
+            return False
+        try:
+            with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
+                rows = stream.read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptLogError(f"{info.path} is no staged batch ({error})") from error
+        mine = pc.and_(pc.equal(rows["topic"], self._info.name), pc.is_in(rows["key"], self._keys))
+        return bool(pc.any(mine).as_py())
 
     def _table(self, number: int) -> str:
         return self._topics.table(self._info, number)

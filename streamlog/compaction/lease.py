@@ -1,9 +1,9 @@
 """One maintenance loop a root: a lease, so that several schedulers do not do the work twice.
 
 Only thrift, not safety: two jobs at once do no harm (rule 16). A term is an object put if absent, numbered
-one above the last; its holder overwrites it while it works. A term that did not change for `ttl` of the
-watcher's own clock has lost its holder, and the next number is free for whoever puts it first. Nobody's
-clock is compared with another's.
+one above the last; its holder overwrites it while it works (`kept`). A term that did not change for `ttl`
+of the watcher's own clock has lost its holder, and the next number is free for whoever puts it first.
+Nobody's clock is compared with another's.
 
 A broker that is the controller holds the lease too, so that it and a loop of the command line do not both
 work. Its successor knows that it was replaced, and takes the next term without waiting.
@@ -12,13 +12,22 @@ work. Its successor knows that it was replaced, and takes the next term without 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from streamlog import paths
 from streamlog.clock import Runtime
+from streamlog.errors import StreamlogError
 from streamlog.storage.objects import Objects
+
+_log = logging.getLogger(__name__)
+# So many beats may fail before a watcher takes the holder for dead.
+_BEATS_A_TTL = 6
 
 
 class Lease:
@@ -65,6 +74,28 @@ class Lease:
         self._term = term + 1
         self._objects.delete([_path(number) for number in self._numbers() if number < term])
         return True
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Beats in the background while its holder works, however long that takes."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self._ttl / _BEATS_A_TTL):
+                try:
+                    if self._newest() != self._term:
+                        return  # another took it: the work goes on, twice at worst
+                    self._beat()
+                except StreamlogError as error:
+                    _log.warning("the lease could not be kept: %s", error)
+
+        keeper = threading.Thread(target=beat, name="streamlog-lease", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            done.set()
+            keeper.join()
 
     def release(self) -> None:
         """Lets the next one in at once."""

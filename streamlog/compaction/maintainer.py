@@ -40,6 +40,7 @@ from streamlog.errors import StreamlogError, TopicDeletedError
 from streamlog.log.cleaner import Cleaner
 from streamlog.log.commit import CLEAN, TOMBSTONES, TOMBSTONES_AT, Segment
 from streamlog.log.files import FileMissingError
+from streamlog.log.partition import PartitionLog
 from streamlog.log.reader import PartitionReader
 from streamlog.log.topics import TopicInfo, Topics
 
@@ -113,6 +114,8 @@ class Maintainer:
         self._runtime = runtime
         self._engine = engine or LocalEngine(topics.objects, runtime)
         self._committed = committed or dict
+        # Those of the run at work: opened once, though a partition may have hundreds of steps.
+        self._logs: dict[str, PartitionLog] = {}
 
     def plan(self, names: Iterable[str] = (), actions: Sequence[Action] = ALL) -> list[Outcome]:
         """What a run would do now."""
@@ -128,6 +131,7 @@ class Maintainer:
         progress: Progress | None = None,
     ) -> list[Outcome]:
         """Does what is due, and tells what was done."""
+        self._logs = {}
         found: list[Outcome] = []
         works = self._works(names, actions, found)
         total = sum(_cost(step) for work in works for step in work.steps)
@@ -229,20 +233,27 @@ class Maintainer:
         age = objects.store_time() - min(modified) if modified else 0.0
         return self._runtime.clock.monotonic() - max(age, 0.0)
 
+    def _log_of(self, work: _Work) -> PartitionLog:
+        """One thread a partition: retention is over before the rest begins, which commits one by one."""
+        table = self._topics.table(work.info, work.partition)
+        if table not in self._logs:
+            self._logs[table] = self._topics.partition_log(work.info, work.partition)
+        return self._logs[table]
+
     def _deadline(self) -> float:
         return self._runtime.clock.monotonic() + _COMMIT_SECONDS
 
     def _retain(self, work: _Work, step: Step) -> Outcome:
         assert isinstance(step, Retain)
         if step.files:
-            log = self._topics.partition_log(work.info, work.partition)
+            log = self._log_of(work)
             log.truncate(step.before, self._deadline(), controller_epoch=self._controller_epoch)
         return replace(_planned(work, step), status="done")
 
     def _compact(self, work: _Work, step: Step) -> Outcome:
         assert isinstance(step, Compact)
         config = work.info.config
-        log = self._topics.partition_log(work.info, work.partition)
+        log = self._log_of(work)
         jobs = key_jobs(log.table, step.files, config.compression_type, config.segment_bytes)
         results = self._engine.compact(KeyJob(jobs, Thinning(step.start, step.drop_below)))
         gone = [segment for result in results for segment in result.gone]
@@ -285,7 +296,7 @@ class Maintainer:
                 yield self._guarded(work, step, act), step
 
     def _replace(self, result: Rewritten, work: _Work, step: Step) -> Outcome:
-        log = self._topics.partition_log(work.info, work.partition)
+        log = self._log_of(work)
         kept = log.rewrite(
             result.gone,
             result.new,

@@ -126,13 +126,18 @@ class Cleaner:
         if newest < 0:
             return []
         limit = self._objects.store_time() - self._vacuum_floor
-        hours = math.ceil(self._vacuum_floor / 3600)
-        named = set(vacuum_candidates(self._objects, table, newest, hours))
-        return [
+        log = paths.log_dir(table) + "/"
+        aged = [
             info
             for info in self._objects.list(table)
-            if info.path[len(table) + 1 :] in named and info.modified < limit
+            if info.modified < limit and not info.path.startswith(log)
         ]
+        # delta-rs lists the folder once more, and replays the log: not for nothing.
+        if not aged:
+            return []
+        hours = math.ceil(self._vacuum_floor / 3600)
+        named = set(vacuum_candidates(self._objects, table, newest, hours))
+        return [info for info in aged if info.path[len(table) + 1 :] in named]
 
     def _verified(self, table: str, checkpoints: set[int]) -> int | None:
         """The highest checkpoint that can really be read."""

@@ -1,9 +1,12 @@
-"""A version that another engine replaced: found where the chain breaks, and put back where that is certain.
+"""What can be mended in a table: a version that another engine replaced, a checkpoint that cannot be read.
 
 Some engines commit by looking and then renaming (delta-spark on a local disk), and so can overwrite a commit
 of streamlog that came in between. The lost commit is known well: its id from the commit that followed it, its
 place from the versions around it, and, if it was an append, its records from the data file that is still
 there, named by the offset at which the gap begins.
+
+A damaged checkpoint is removed where the commits say the same: streamlog goes round it by itself, but no
+other engine does, and none can be written above it.
 
 X1  Nothing is guessed: one data file must fill the gap exactly, else the repair is refused and says why.
 X2  What the other engine wrote there is kept under `__repairs/`; its files become orphans.
@@ -93,6 +96,36 @@ class Repair:
         self._objects.delete(spoiled)
         self._objects.put(path, data)
         self._objects.sync_all()
+
+    def damaged_checkpoints(self) -> list[int]:
+        """The newest checkpoints, as far as they cannot be read."""
+        if not self._objects.supports_delta:
+            return []
+        found = []
+        for version in self._versions.checkpoints():
+            try:
+                load_snapshot(self._objects, self._table, version)
+            except CorruptLogError:
+                found.append(version)
+            else:
+                break
+        return found
+
+    def drop_checkpoints(self, damaged: Sequence[int]) -> None:
+        """Removes checkpoints that cannot be read. CorruptLogError if the log needs them."""
+        versions, _ = self._versions.listing()
+        older = [version for version in self._versions.checkpoints() if version not in damaged]
+        base = max(older, default=-1)
+        if not versions or versions[0] > base + 1:
+            raise CorruptLogError(
+                f"{self._table}: checkpoint {min(damaged)} cannot be read, and the commits before it are "
+                "cleaned; restore it from a backup"
+            )
+        log = paths.log_dir(self._table)
+        gone = [
+            name for name in self._objects.names(log) if paths.parse_checkpoint(name) in damaged
+        ]
+        self._objects.delete([f"{log}/{name}" for name in ("_last_checkpoint", *gone)])
 
     def _history(self) -> list[Commit]:
         versions, _ = self._versions.listing()

@@ -83,6 +83,12 @@ class VersionLog:
         commit_versions.sort()
         return commit_versions, checkpoint
 
+    def checkpoints(self) -> list[int]:
+        """The versions that have a checkpoint, the newest first."""
+        names = self.objects.names(paths.log_dir(self.table))
+        found = {version for name in names if (version := paths.parse_checkpoint(name)) is not None}
+        return sorted(found, reverse=True)
+
     def read(self, version: int) -> Commit | None:
         """The commit of a version, or None if there is no such file."""
         data = self.objects.get(paths.commit_file(self.table, version))

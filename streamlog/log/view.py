@@ -3,7 +3,7 @@
 Opening is a LIST for the newest version and the highest checkpoint, deltalake's snapshot pinned at that
 checkpoint, and then streamlog's own tail: every commit since is checked like any other, so that a foreign
 append is refused at the next open as well, instead of being folded into a snapshot. A log without a
-checkpoint is replayed from version 0.
+checkpoint is replayed from version 0; one whose checkpoint is damaged from an older one, or from version 0.
 
 A view that met a commit it had to refuse stays broken: it never reads past it.
 """
@@ -11,6 +11,7 @@ A view that met a commit it had to refuse stays broken: it never reads past it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from streamlog.clock import Runtime
@@ -123,11 +124,10 @@ class PartitionView:
             try:
                 self._from_checkpoint(checkpoint, confirmed)
             except CorruptLogError:
-                if not complete:
+                # A checkpoint is derived data: the commits since an older one may all be there.
+                if not self._from_older(checkpoint, versions, confirmed):
                     raise
-                # A checkpoint is derived data: the commits themselves are all still there.
                 _log.warning("%s: checkpoint %d is unreadable; replaying", self.table, checkpoint)
-                self._from_start(confirmed)
         else:
             if not complete:
                 raise hole(self.table, 0, versions[-1] if versions else checkpoint)
@@ -137,6 +137,24 @@ class PartitionView:
         if self.versions.version < newest:
             self._broken = hole(self.table, self.versions.version + 1, newest)
             raise self._broken
+
+    def _from_older(self, damaged: int, versions: Sequence[int], confirmed: float) -> bool:
+        """Starts below a checkpoint that cannot be read; False if none such reaches the newest."""
+        if not versions:
+            return False
+        for checkpoint in self.versions.checkpoints():
+            # Commits are cleaned upwards: if the next one is there, all that follow are.
+            if checkpoint >= damaged or versions[0] > checkpoint + 1:
+                continue
+            try:
+                self._from_checkpoint(checkpoint, confirmed)
+            except (CorruptLogError, UnavailableError):
+                continue
+            return True
+        if versions[0] > 0:
+            return False
+        self._from_start(confirmed)
+        return True
 
     def _from_start(self, confirmed: float) -> None:
         self.state = LogState(self.table, self._measure)

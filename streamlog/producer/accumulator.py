@@ -1,19 +1,22 @@
 """The open batch of one topic, and its way into Arrow.
 
 Invariants
-1. `Batch.rows` holds key, value and number of each record, one after the other, put there by one
-   `list.extend`: it is atomic, so that several threads may add, and an interrupt (Ctrl-C) between
-   two statements leaves a record whole or not there at all. Headers, partitions and timestamps
-   that the caller gave are few; they are kept beside it by number.
-2. Numbers are handed out once, but rows may lie in another order, and numbers may be missing.
-3. A batch is closed by setting `rows` to None. Whoever added a row and then still finds
-   `batch.rows` in place is in the batch; otherwise only the delivery, once sealed, can tell.
-4. Of a topic at most one batch is open, and closed ones are cut in the order they were closed.
+1. A record has a number, handed out once by an iterator of the interpreter's own (one step, that no
+   thread and no Ctrl-C can come between), and its place in `keys` and `values` is its number. The
+   value is put there last: a place whose value is still the mark `_EMPTY` holds no record, whatever
+   interrupted its sender. Headers, partitions and timestamps that the caller gave are few; they
+   are kept beside it by number.
+2. There is a place for every number below `tick`. `values` is made longer before `keys`, and
+   copied before it: where a copy has a value, it has its key.
+3. A batch is closed by clearing `open`. Whoever put a record in its place and then still finds the
+   batch open is in it; otherwise only the delivery, once sealed, can tell.
+4. Of a topic at most one batch is open. Cutting a closed one changes nothing, so that anybody may do
+   it, twice even; closed batches are sealed and queued in the order they were closed.
 5. `granted` bytes of the producer's buffer belong to the batch, from its opening until it is cut.
 
 `lock` guards the opening and closing of batches and all additions but those of `Producer.send`'s
-short way, which takes no lock at all (a lock is a third of what it costs). `seal_lock` is taken
-before it and held while closed batches are cut and queued. A crash loses what is here: none of it
+short way, which takes no lock at all (a lock would double what it costs). `seal_lock` is taken
+before it and held while closed batches are sealed and queued. A crash loses what is here: none of it
 was acknowledged (acks=0 promises nothing else).
 """
 
@@ -22,9 +25,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamlog.batch import RecordColumns
@@ -33,16 +38,19 @@ from streamlog.model import Header
 from streamlog.producer.delivery import Chunk, Delivery
 from streamlog.producer.partitioner import assign, split
 
-# Reading the clock costs a tenth of a `send`. Within a batch (which lives for about `linger_ms`) it
-# is read for every 16th record, unless batches are meant to live long.
+# Reading the clock costs half of a `send`. Within a batch (which lives for about `linger_ms`) it is
+# read for every 16th record, or less often while the millisecond stays the same; for every record if
+# batches are meant to live long.
 _STAMP_EVERY = 16
+_STAMP_SELDOM = 512
 _LONG_LINGER_MS = 10
 
 # A batch takes its bytes of the buffer bit by bit, doubling from here: thousands of topics with a
 # few records each must not fill the buffer with empty promises.
 FIRST_GRANT = 16 * 1024
 
-_COLUMNS = 3
+# What is in the place of a record that is not there yet; no caller can send it.
+_EMPTY: Any = object()
 
 
 class Batch:
@@ -56,17 +64,19 @@ class Batch:
         "granted",
         "headers",
         "info",
+        "keys",
         "max_record",
         "max_records",
         "null_keys",
-        "number",
+        "numbers",
+        "open",
         "opened",
         "room",
-        "rows",
         "stamped",
         "stamps",
         "sticky",
         "tick",
+        "values",
     )
 
     def __init__(self, buffer: TopicBuffer, delivery: Delivery, opened: float) -> None:
@@ -81,10 +91,12 @@ class Batch:
         # little more or less than exact when several threads send.
         self.room = 0
         self.granted = 0
-        self.number = itertools.count().__next__
-        # The number from which on `turn` has to be asked.
+        self.open = True
+        self.numbers: Iterator[int] = itertools.count()
+        # The number from which on the time is to be noted, and places are to be made.
         self.tick = 0
-        self.rows: list[bytes | int | None] | None = []
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
         self.stamps: list[int] = []
         self.headers: dict[int, list[Header]] = {}
         self.explicit: dict[int, int] = {}
@@ -97,29 +109,37 @@ class Batch:
         self.null_keys = "compact" not in info.config.cleanup_policy
 
     def turn(self, number: int, now_ms: int) -> bool:
-        """Note the time at record `number`; False if it may be the last and has to go the long way."""
-        if number >= self.max_records - 1:
+        """Note the time at record `number` and make places; False if the batch is full before it."""
+        if number >= self.max_records:
             return False
-        self.stamps.extend((number, now_ms))
-        self.tick = min(number + self.every, self.max_records - 1)
+        stamps = self.stamps
+        if self.every > 1:
+            same = bool(stamps) and stamps[-1] == now_ms
+            self.every = min(2 * self.every, _STAMP_SELDOM) if same else _STAMP_EVERY
+        stamps.extend((number, now_ms))
+        # The last record of a batch comes by here too, to close it.
+        places = max(number + 1, min(number + self.every, self.max_records - 1))
+        self._make_places(places)
+        self.tick = places
         return True
+
+    def _make_places(self, count: int) -> None:
+        # Threads that do this at once make more than they need; nobody looks at those.
+        for column in (self.values, self.keys):
+            column.extend([_EMPTY] * (count - len(column)))
 
     def wants(self, size: int, limit: int) -> int:
         """How many bytes more the batch needs to take `size`; 0 if it is full and has to go."""
-        assert self.rows is not None
         missing = max(1, size - self.room)
-        if not self.rows:
+        if not self.values:
             return max(missing, min(FIRST_GRANT, limit))
         if self.granted + missing > limit:
             return 0
         return min(max(missing, self.granted), limit - self.granted)
 
-    def full(self, limit: int) -> bool:
-        """Whether the batch has all the records or bytes it may have."""
-        assert self.rows is not None
-        return len(self.rows) >= _COLUMNS * self.max_records or (
-            self.granted >= limit and self.room <= 0
-        )
+    def full(self, number: int, limit: int) -> bool:
+        """Whether the batch has, with record `number`, all the records or bytes it may have."""
+        return number >= self.max_records - 1 or (self.granted >= limit and self.room <= 0)
 
     def grant(self, size: int) -> None:
         """Add to the bytes the batch may take. Under `lock`."""
@@ -137,8 +157,7 @@ class Batch:
         size: int,
     ) -> int:
         """Add a record that fits, and return its number. Under `lock`."""
-        assert self.rows is not None
-        number = self.number()
+        number = next(self.numbers)
         self.stamps.extend((number, now_ms))
         if headers:
             self.headers[number] = headers
@@ -147,15 +166,26 @@ class Batch:
         if stamp is not None:
             self.stamped[number] = stamp
         self.room -= size
-        self.rows.extend((key, value, number))
+        self._make_places(number + 1)
+        self.keys[number] = key
+        self.values[number] = value
         return number
 
+    def drop(self) -> None:
+        """Let the records go, once they are cut; a late sender finds no place any more."""
+        self.values.clear()
+        self.keys.clear()
 
-class Filled(NamedTuple):
-    """A closed batch and its rows."""
 
-    batch: Batch
-    rows: list[bytes | int | None]
+class Filled:
+    """A closed batch, the number up to which its records go, and its cut if there is one already."""
+
+    __slots__ = ("batch", "cut", "end")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.end = next(batch.numbers)
+        self.cut: Cut | None = None
 
 
 class TopicBuffer:
@@ -194,14 +224,15 @@ class TopicBuffer:
             self.batch.follow(info)
             self.batch.sticky %= info.partitions
 
-    def close_batch(self) -> None:
-        """Close the open batch, to be cut later. Under `lock`."""
+    def close_batch(self) -> Filled:
+        """Close the open batch, to be cut and queued later. Under `lock`."""
         batch = self.batch
         assert batch is not None
-        assert batch.rows is not None
-        rows, batch.rows = batch.rows, None
+        batch.open = False
         self.batch = None
-        self.closed.append(Filled(batch, rows))
+        filled = Filled(batch)
+        self.closed.append(filled)
+        return filled
 
 
 class Cut(NamedTuple):
@@ -215,19 +246,27 @@ class Cut(NamedTuple):
 
 def cut(filled: Filled, deadline: float) -> Cut:
     """A closed batch as chunks by partition, with each record's partition and timestamp (ms)."""
-    batch, rows = filled
-    # Rows that come after this belong to nobody: their senders find out and send them again.
-    end = len(rows)
-    if not end:
+    batch = filled.batch
+    # Records put in their places after this belong to nobody: their senders find out and send them
+    # again.
+    values = batch.values[: filled.end]
+    keys = batch.keys[: filled.end]
+    try:
+        value = pa.array(values, pa.binary())
+        numbers = np.arange(len(values))
+    except pa.ArrowTypeError:
+        numbers = np.array([n for n, value in enumerate(values) if value is not _EMPTY], np.int64)
+        keys, values = [keys[n] for n in numbers], [values[n] for n in numbers]
+        value = pa.array(values, pa.binary())
+    if not len(numbers):
         return Cut([], None, np.empty(0, np.int64), None)
-    numbers = np.fromiter(rows[2:end:_COLUMNS], np.int64, end // _COLUMNS)
     places = _Places(numbers)
     stamps = _stamps(batch, numbers, in_order=places.in_order)
     places.write(stamps, batch.stamped)
     headers = None
     if batch.headers:
         headers = [batch.headers.get(number) for number in numbers.tolist()]
-    columns = RecordColumns.of(rows[0:end:_COLUMNS], rows[1:end:_COLUMNS], stamps, headers)
+    columns = RecordColumns.of(keys, value, stamps, headers)
     explicit = None
     if batch.explicit:
         explicit = np.full(len(numbers), -1, np.int64)

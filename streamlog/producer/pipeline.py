@@ -8,8 +8,10 @@ Invariants
    starts anew.
 3. Every batch opened is queued or failed, also after `shut`; every reservation is used or given
    back.
-4. A full batch is cut by the sender's threads; whoever needs it queued (a flush, a table behind
-   it) cuts it at once.
+4. Who fills a batch cuts it: its records are in his processor's cache, and beside a `send` in a
+   loop another thread would get next to nothing of the interpreter. Sealing and queueing it is for
+   the sender's threads, which no Ctrl-C interrupts halfway. Whoever needs it queued (a flush, a
+   table behind it) does all that at once.
 
 Locks, outer first: a buffer's `seal_lock`, its `lock`, the sender's. Called from senders' and
 callers' threads.
@@ -23,6 +25,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -39,7 +42,7 @@ from streamlog.errors import (
 from streamlog.log.topics import TopicInfo, Topics
 from streamlog.model import Header
 from streamlog.producer.accumulator import FIRST_GRANT, Batch, Filled, TopicBuffer, cut
-from streamlog.producer.ack import Ack
+from streamlog.producer.ack import Ack, ack_of
 from streamlog.producer.delivery import Chunk, Delivery
 from streamlog.producer.lane import Lane
 from streamlog.producer.partitioner import assign, split
@@ -132,7 +135,7 @@ class Pipeline:
         batches = [buffer.batch for buffer in buffers if buffer.batch is not None]
         closed = [filled.batch for buffer in buffers for filled in buffer.closed]
         for batch in batches + closed:
-            batch.rows = None
+            batch.open = False
             batch.delivery.abandon(error)
         for chunk in self.sender.unfinished:
             if chunk.delivery is not None:
@@ -197,6 +200,7 @@ class Pipeline:
             while True:
                 wanted = 0
                 ack: Ack | None = None
+                filled: Filled | None = None
                 with buffer.lock:
                     self.check_open()
                     current = self.buffers.get(topic) is buffer
@@ -211,13 +215,13 @@ class Pipeline:
                         elif size <= batch.room:
                             now_ms = self.clock.time_ms()
                             number = batch.add(key, value, now_ms, stamp, headers, partition, size)
-                            ack = Ack((batch.delivery, number))
-                            if not batch.full(limit):
+                            ack = ack_of(batch.delivery, number)
+                            if not batch.full(number, limit):
                                 return ack
                         else:
                             wanted = batch.wants(size, limit)
                         if not wanted:
-                            self._close_batch(buffer)
+                            filled = self._close_batch(buffer)
                 if not current:
                     buffer = self.buffer(topic)
                 elif wanted:
@@ -225,12 +229,45 @@ class Pipeline:
                     self.sender.room.reserve(wanted, left)
                     reserved = wanted
                 else:
-                    self.sender.cut(buffer)
+                    assert filled is not None
+                    self._cut_full(filled)
                     if ack is not None:
                         return ack
         finally:
             if reserved:
                 self.sender.room.release(reserved)
+
+    def turn(self, batch: Batch, number: int, key: bytes | None, value: bytes) -> Ack | None:
+        """The short way of `send` at a record that notes the time, or is the last of its batch.
+
+        None if the batch was closed without it.
+        """
+        if not batch.turn(number, self.clock.time_ms()):
+            return None
+        try:
+            batch.keys[number] = key
+            batch.values[number] = value
+        except IndexError:
+            return None
+        if not (batch.open or self.holds(batch, number)):
+            return None
+        if number == batch.max_records - 1:
+            filled: Filled | None = None
+            with batch.buffer.lock:
+                if batch.buffer.batch is batch:
+                    filled = self._close_batch(batch.buffer)
+            if filled is not None:
+                self._cut_full(filled)
+        return ack_of(batch.delivery, number)
+
+    def _cut_full(self, filled: Filled) -> None:
+        """Cut a batch just closed, and let the sender queue it."""
+        try:
+            # An error is the sender's to meet again: it fails the batch, not this record alone.
+            with suppress(Exception):
+                filled.cut = cut(filled, self._deadline(filled.batch.opened))
+        finally:
+            self.sender.cut(filled.batch.buffer)
 
     def _open(self, buffer: TopicBuffer) -> Batch:
         """Begin a batch. Under the buffer's lock."""
@@ -242,14 +279,14 @@ class Pipeline:
             self.fast[buffer.info.name] = batch
         return batch
 
-    def _close_batch(self, buffer: TopicBuffer) -> None:
+    def _close_batch(self, buffer: TopicBuffer) -> Filled:
         """End the open batch. Under the buffer's lock."""
         if self.fast.get(buffer.info.name) is buffer.batch:
             self.fast.pop(buffer.info.name, None)
-        buffer.close_batch()
+        return buffer.close_batch()
 
     def holds(self, batch: Batch, number: int) -> bool:
-        """Whether a closed batch got a row that was added while it was being closed."""
+        """Whether a closed batch got a record that came while it was being closed."""
         buffer = batch.buffer
         with buffer.lock:
             pass  # closed for good
@@ -319,7 +356,7 @@ class Pipeline:
         """Cut a batch and queue its chunks; returns those that the sender did not take."""
         batch = filled.batch
         try:
-            done = cut(filled, self._deadline(batch.opened))
+            done = filled.cut or cut(filled, self._deadline(batch.opened))
         except Exception as error:
             self.sender.room.release(batch.granted)
             logger.exception("%s: a batch could not be built", batch.info.name)
@@ -332,6 +369,7 @@ class Pipeline:
             return ()
         self._acknowledge_queued(done.chunks)
         batch.delivery.seal(done.chunks, done.assigned, done.stamps, done.numbers)
+        batch.drop()
         return self.sender.enqueue(batch.info, done.chunks, batch.granted)
 
     def _acknowledge_queued(self, chunks: Sequence[Chunk]) -> None:

@@ -76,26 +76,39 @@ class Producer:
         1970. What is wrong with the record itself is raised here; what goes wrong later is in the
         handle.
         """
-        batch = self._fast.get(topic)
+        try:
+            batch = self._fast[topic]
+        except (KeyError, TypeError):
+            return self._send(topic, value, key, headers, partition, timestamp)
         if (
-            batch is not None
-            and type(value) is bytes
+            type(value) is bytes
+            and (type(key) is bytes or (key is None and batch.null_keys))
             and headers is None
             and partition is None
             and timestamp is None
-            and (type(key) is bytes or (key is None and batch.null_keys))
         ):
             # No lock: see the invariants of `accumulator`.
-            size = len(value) + len(key) if key else len(value)
+            size = len(value) if key is None else len(value) + len(key)
             room = batch.room - size
-            rows = batch.rows
-            if room >= 0 and rows is not None and size <= batch.max_record:
+            if room >= 0 and size <= batch.max_record:
                 batch.room = room
-                number = batch.number()
-                if number < batch.tick or batch.turn(number, self._time_ms()):
-                    rows += (key, value, number)
-                    if batch.rows is rows or self._pipeline.holds(batch, number):
-                        return Ack((batch.delivery, number))
+                number = next(batch.numbers)
+                if number < batch.tick:
+                    try:
+                        batch.keys[number] = key
+                        batch.values[number] = value
+                    except IndexError:
+                        pass  # closed and cut meanwhile, without this record
+                    else:
+                        if batch.open or self._pipeline.holds(batch, number):
+                            ack = Ack()
+                            ack.delivery = batch.delivery
+                            ack.number = number
+                            return ack
+                else:
+                    turned = self._pipeline.turn(batch, number, key, value)
+                    if turned is not None:
+                        return turned
         return self._send(topic, value, key, headers, partition, timestamp)
 
     def send_batch(self, topic: str, data: pa.Table | pa.RecordBatch) -> BatchAck:

@@ -89,7 +89,8 @@ def maintain(description: str, arguments: Sequence[str]) -> int:
             try:
                 while True:
                     if lease.hold():
-                        found = log.maintain(chosen.topic, engine=engine)
+                        with lease.kept():
+                            found = log.maintain(chosen.topic, engine=engine)
                         _say(json.dumps(found.numbers()) if chosen.json else str(found))
                         _complain(found)
                     clock.sleep(chosen.every)

@@ -1,103 +1,73 @@
-"""Appends, readers and maintenance at once, while the maintaining process is killed again and again.
+"""Appends, readers, a Spark stream and maintenance at once, while maintenance and the stream are killed.
 
-`python -m tests.processes.maintenance_soak [--seconds 180] [--seed 1]` is the long form; the test suite
-runs a short one. What must hold, whatever happens:
-
-- every acknowledged record is read exactly once by every reader, at the offset of its acknowledgement;
-- offsets are dense, and a producer's records keep their order in a partition;
-- the files that are live in the end are few, though every batch made one.
-
-As a process: `… actor producer ROOT NAME SECONDS`, `… actor reader ROOT`, `… actor maintainer ROOT`; a
-reader ends when it has read up to the offsets that it is given on stdin.
+`python -m tests.processes.maintenance_soak [--seconds 300] [--seed 1]` is the long form (`make soak`); the
+test suite runs a short one. Two producers make 200 appends a second over 8 partitions, and some more into a
+topic with retention and one compacted by key; a reader and a group of two follow all of it; a query of
+Spark copies it into another topic; maintenance of every kind runs in a loop. What must hold is in
+`maintenance_check`, what each process does in `maintenance_actors`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from deltalake import DeltaTable
+from typing import Any
 
 import streamlog
 from tests.processes.group_soak import read_words
+from tests.processes.maintenance_actors import COPY, ERASED, KEYS, LOAD, SEGMENT_BYTES, SOURCES
+from tests.processes.maintenance_check import Check, Content, Place, Record
 
 ROOT = Path(__file__).parents[2]
-TOPIC = "load"
-PARTITIONS = 3
 PRODUCERS = 2
-READERS = 2
+MEMBERS = 2
 GROUP = "readers"
-# A few appends fill a segment, so that merges of merges happen within seconds.
-SEGMENT_BYTES = 40_000
+COPIES = 4
+_END = "end"
+# How long a maintainer lives after its start, at most and as a share of the run: short enough to die in the
+# middle of everything, long enough to get something done. And how long a stream does, at least and at most.
+_MAINTAINER_SECONDS = 20.0
+_MAINTAINER_SHARE = 0.25
+_STREAM_SECONDS = (40.0, 120.0)
+# Generous: nothing here is about speed.
+_PATIENCE = 180.0
 
 
-def say(**words: object) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
-    sys.stdout.flush()
+@dataclass
+class Actor:
+    """A process and the file of its words."""
 
+    process: subprocess.Popen[bytes]
+    words: Path
 
-# the processes
+    def alive(self) -> bool:
+        return self.process.poll() is None
 
+    def kill(self) -> None:
+        """With its children: Spark's JVM would go on for a while."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
-def producer(root: str, name: str, seconds: str) -> None:
-    """Small batches, each a file; what was acknowledged is told with its place."""
-    log = streamlog.connect(root, create=False)
-    until = time.monotonic() + float(seconds)
-    number = 0
-    with log.producer(acks=1, linger_ms=0) as sender:
-        while time.monotonic() < until:
-            acks = []
-            for _ in range(9):
-                acks.append((number, sender.send(TOPIC, f"{name}:{number}", partition=number % 3)))
-                number += 1
-            sender.flush()
-            placed = [(n, ack.result().partition, ack.result().offset) for n, ack in acks]
-            say(name=name, acknowledged=placed)
-            time.sleep(0.05)
-    say(done=number)
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"stop\n")
+        self.process.stdin.flush()
 
+    def said(self, word: str) -> bool:
+        return f'"{word}"'.encode() in self.words.read_bytes()
 
-def reader(root: str, group: str) -> None:
-    """Follows the topic, alone or as the only member of a group, until it has all it is told of."""
-    log = streamlog.connect(root, create=False)
-    ends: dict[int, int] = {}
-
-    def listen() -> None:
-        ends.update({int(part): end for part, end in json.loads(sys.stdin.readline()).items()})
-
-    threading.Thread(target=listen, daemon=True).start()
-    chosen = {"group_id": group} if group else {}
-    position = dict.fromkeys(range(PARTITIONS), 0)
-    with log.consumer(TOPIC, auto_offset_reset="earliest", **chosen) as consumer:
-        while not ends or any(position[part] < end for part, end in ends.items()):
-            records = consumer.poll(timeout_ms=200)
-            for record in records:
-                position[record.partition] = record.offset + 1
-            if records:
-                say(read=[(r.partition, r.offset, (r.value or b"").decode()) for r in records])
-    say(done=True)
-
-
-def maintainer(root: str) -> None:
-    """Runs without a pause, until it is killed."""
-    log = streamlog.connect(root, create=False)
-    say(started=True)
-    while True:
-        for step in log.maintainer().run():
-            say(status=step.status, files=step.files_before, note=step.note)
-
-
-# the soak
+    def tail(self) -> str:
+        return self.words.read_text(errors="replace")[-2000:]
 
 
 @dataclass
@@ -107,21 +77,24 @@ class Soak:
     folder: Path
     seed: int
     seconds: float
+    spark: bool
     kills: int = 0
-    words: dict[str, list[Path]] = field(default_factory=dict)
-    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stream_kills: int = 0
+    actors: dict[str, list[Actor]] = field(default_factory=dict)
+    ends: dict[Place, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.root = self.folder / "root"
         self.log = streamlog.connect(self.root)
-        self.log.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": SEGMENT_BYTES})
+        for topic, (partitions, config) in SOURCES.items():
+            self.log.create_topic(topic, partitions=partitions, config=config)
+        self.log.create_topic(COPY, partitions=COPIES, config={"segment.bytes": SEGMENT_BYTES})
 
-    def start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
-        files = self.words.setdefault(role, [])
-        path = self.folder / f"{role}-{len(files)}.jsonl"
-        files.append(path)
-        command = [sys.executable, "-m", "tests.processes.maintenance_soak", "actor", role]
+    def start(self, role: str, *arguments: object) -> Actor:
+        actors = self.actors.setdefault(role, [])
+        path = self.folder / f"{role}-{len(actors)}.jsonl"
+        command = [sys.executable, "-m", "tests.processes.maintenance_actors", role]
         with path.open("wb") as out:
             process = subprocess.Popen(
                 [*command, str(self.root), *map(str, arguments)],
@@ -129,136 +102,167 @@ class Soak:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
-        self.running.append(process)
-        return process
+        actors.append(Actor(process, path))
+        return actors[-1]
 
     def run(self) -> None:
         try:
             self.act()
         finally:
-            for process in self.running:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-                if process.stdin is not None:
-                    process.stdin.close()
+            for actor in (actor for group in self.actors.values() for actor in group):
+                if actor.alive():
+                    actor.kill()
+                if actor.process.stdin is not None:
+                    actor.process.stdin.close()
 
     def act(self) -> None:
-        readers = [self.start("reader", GROUP if index == 0 else "") for index in range(READERS)]
-        producers = [self.start("producer", f"p{i}", self.seconds) for i in range(PRODUCERS)]
+        readers = [self.start("reader", "")]
+        members = [self.start("reader", GROUP) for _ in range(MEMBERS)]
+        stream = self.start("stream", self.folder / "checkpoint") if self.spark else None
+        if stream is not None:
+            # The load begins when all are there, or a short run would be over before the stream began.
+            self.wait(lambda: stream.said("batch"), stream)
+        producers = [
+            self.start("producer", f"p{i}", self.seconds, self.seed) for i in range(PRODUCERS)
+        ]
         victim = self.start("maintainer")
-        while any(process.poll() is None for process in producers):
-            self.wait_for_life(victim)
-            time.sleep(self.rng.uniform(0, 3))
-            assert victim.poll() is None, self.words["maintainer"][-1].read_text()[-2000:]
+        most = min(_MAINTAINER_SECONDS, _MAINTAINER_SHARE * self.seconds)
+        stream_until = time.monotonic() + self.rng.uniform(*_STREAM_SECONDS)
+        while any(producer.alive() for producer in producers):
+            # Killed while it starts it would never maintain anything.
+            self.wait(lambda: victim.said("started"), victim)  # noqa: B023
+            time.sleep(self.rng.uniform(0, most))
+            assert victim.alive(), victim.tail()
             victim.kill()
-            assert victim.wait() == -signal.SIGKILL
             self.kills += 1
             victim = self.start("maintainer")
-        ends = {part.partition: part.end for part in self.log.describe(TOPIC).partitions}
-        for process in readers:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(ends).encode() + b"\n")
-            process.stdin.flush()
-        for process in readers:
-            assert process.wait(120) == 0
+            if stream is not None and time.monotonic() > stream_until and stream.said("batch"):
+                assert stream.alive(), stream.tail()
+                stream.kill()
+                self.stream_kills += 1
+                stream = self.start("stream", self.folder / "checkpoint")
+                stream_until = time.monotonic() + self.rng.uniform(*_STREAM_SECONDS)
+        self.mark_ends()
+        for group in (readers, members):
+            self.wait(lambda: self.ended(group), *group)  # noqa: B023
+        for actor in (*readers, *members, *([stream] if stream is not None else [])):
+            actor.stop()
+            assert actor.process.wait(_PATIENCE) == 0, actor.tail()
+        assert victim.alive(), victim.tail()
         victim.kill()
-        victim.wait()
 
-    def wait_for_life(self, victim: subprocess.Popen[bytes]) -> None:
-        """Killed while it starts it would never maintain anything."""
-        until = time.monotonic() + 60
-        while not self.words["maintainer"][-1].stat().st_size:
-            assert victim.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
+    def mark_ends(self) -> None:
+        """A last record in each partition: who got it got all it will get."""
+        with self.log.producer() as producer:
+            for topic, (partitions, _) in SOURCES.items():
+                for partition in range(partitions):
+                    at = producer.send(topic, _END, key=_END, partition=partition).result()
+                    self.ends[topic, partition, at.offset] = Record(_END, _END, at.timestamp)
 
-    def check(self) -> dict[str, int]:
+    def ended(self, actors: Sequence[Actor]) -> bool:
+        marks = f'"{_END}", "{_END}"]'.encode()
+        found = sum(actor.words.read_bytes().count(marks) for actor in actors)
+        return found >= len(self.ends)
+
+    def wait(self, done: Callable[[], bool], *actors: Actor) -> None:
+        until = time.monotonic() + _PATIENCE
+        while not done():
+            for actor in actors:
+                assert actor.alive(), actor.tail()
+            assert time.monotonic() < until, [actor.tail() for actor in actors]
+            time.sleep(0.1)
+
+    def check(self) -> dict[str, float]:
         """The promises; returns counts for a report."""
-        acknowledged: dict[tuple[int, int], str] = {}
-        sent = 0
-        for path in self.words["producer"]:
-            said = read_words(path)
-            sent += said[-1]["done"]
-            for word in said[:-1]:
-                for number, partition, offset in word["acknowledged"]:
-                    acknowledged[partition, offset] = f"{word['name']}:{number}"
-        assert len(acknowledged) == sent
-        for path in self.words["reader"]:
-            self.check_reader([word for word in read_words(path) if "read" in word], acknowledged)
-        steps = [word for path in self.words["maintainer"] for word in read_words(path)]
-        found = [word["status"] for word in steps if "status" in word]
-        assert "failed" not in found, [word for word in steps if word.get("status") == "failed"]
-        # A killed run tells nothing: the log itself has what it committed.
-        kinds = [self.kinds(partition) for partition in range(PARTITIONS)]
-        self.log.maintainer().run()
-        self.log.maintainer().run()
-        topic = self.log.describe(TOPIC)
-        for part in topic.partitions:
-            table = DeltaTable(str(self.root / "topics" / TOPIC / str(part.partition)))
-            offsets = sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist())
-            assert offsets == list(range(part.end)), "what Delta reads is dense and single too"
-        return {
+        acknowledged = dict(self.ends)
+        rounds = 0
+        for actor in self.actors["producer"]:
+            said = read_words(actor.words)
+            rounds += said[-1]["done"]
+            for topic, partition, offset, *content in (
+                item for word in said[:-1] for item in word["acknowledged"]
+            ):
+                assert (topic, partition, offset) not in acknowledged, "one offset, two records"
+                acknowledged[topic, partition, offset] = Record(*content)
+        check = Check(self.log, acknowledged)
+        check.dense()
+        counts: dict[str, float] = {
             "kills": self.kills,
-            "records": sent,
-            "steps_told": found.count("done"),
-            "merges": sum(each.count("rewrite") for each in kinds),
-            "appends": sum(each.count("append") for each in kinds),
-            "files": topic.files,
-            "bytes": topic.bytes,
+            "stream_kills": self.stream_kills,
+            "records": len(acknowledged),
+            "appends_a_second": round(rounds * SOURCES[LOAD][0] / self.seconds),
+            "retentions": check.retention(),
         }
+        counts |= self.check_maintenance()
+        counts["missed_by_reader"] = self.check_readers(check)
+        self.log.eraser(KEYS, ERASED).run(purge=True)
+        # A killed run tells nothing: the log itself has what it committed.
+        counts["merges"] = max(counts["merge done"], check.kinds(LOAD).count("rewrite"))
+        for _ in range(2):
+            self.log.maintain()
+        check.tables()
+        if self.spark:
+            counts["missed_by_stream"] = check.reader("the stream", check.copied())
+        load = self.log.describe(LOAD)
+        return counts | {"files": load.files, "bytes": load.bytes}
 
-    def kinds(self, partition: int) -> list[str]:
-        """What each version of a partition did."""
-        table = self.root / "topics" / TOPIC / str(partition)
-        commits = sorted((table / "_delta_log").glob("*.json"))
-        infos = [json.loads(commit.read_bytes().splitlines()[0]) for commit in commits]
-        return [info["commitInfo"]["streamlog"]["kind"] for info in infos]
+    def check_maintenance(self) -> dict[str, float]:
+        counts = dict.fromkeys(("merge done", "compact done", "retain done"), 0)
+        counts |= dict.fromkeys(("void", "erased", "commits_cleaned"), 0)
+        for word in (
+            word for actor in self.actors["maintainer"] for word in read_words(actor.words)
+        ):
+            assert not word.get("failures"), word
+            for step in word.get("steps", ()):
+                name = "void" if step.endswith("void") else step
+                counts[name] += 1
+            for name in ("erased", "commits_cleaned"):
+                counts[name] += word.get(name, 0)
+        return dict(counts)
 
-    def check_reader(
-        self, words: list[dict[str, list[tuple[int, int, str]]]], wanted: dict[tuple[int, int], str]
-    ) -> None:
-        positions = dict.fromkeys(range(PARTITIONS), 0)
-        found: dict[tuple[int, int], str] = {}
-        for partition, offset, value in (record for word in words for record in word["read"]):
-            assert offset == positions[partition], f"seed {self.seed}: not dense, or not once"
-            positions[partition] += 1
-            found[partition, offset] = value
-        assert found == wanted, f"seed {self.seed}: not what was acknowledged"
-        for partition in range(PARTITIONS):
-            for name in range(PRODUCERS):
-                own = [
-                    int(found[partition, offset].partition(":")[2])
-                    for offset in range(positions[partition])
-                    if found[partition, offset].startswith(f"p{name}:")
-                ]
-                assert own == sorted(own), "in the order of sending"
+    def check_readers(self, check: Check) -> int:
+        alone, *members = [check.consumer(_reads(actor)) for actor in self.actors["reader"]]
+        together: dict[Place, Content] = {}
+        for found in members:
+            assert not together.keys() & found.keys(), "two members got one record"
+            together |= found
+        check.reader("the group", together)
+        return check.reader("the reader", alone)
 
 
-def soak(folder: Path, seconds: float, seed: int) -> dict[str, int]:
-    """One run with its checks."""
-    run = Soak(folder, seed, seconds)
-    run.run()
-    return run.check()
+def _reads(actor: Actor) -> list[tuple[Place, Content]]:
+    words: list[dict[str, Any]] = read_words(actor.words)
+    rows = [row for word in words for row in word.get("read", ())]
+    return [((topic, part, offset), (key, value)) for topic, part, offset, key, value in rows]
+
+
+def has_java() -> bool:
+    return bool(os.environ.get("JAVA_HOME") or shutil.which("java"))
+
+
+def soak(folder: Path, seconds: float, seed: int, *, spark: bool) -> dict[str, float]:
+    """One run with its checks; the seed is in the message of whatever fails."""
+    run = Soak(folder, seed, seconds, spark)
+    try:
+        run.run()
+        return run.check()
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["actor"]:
-        actors: dict[str, Callable[..., None]] = {
-            "producer": producer,
-            "reader": reader,
-            "maintainer": maintainer,
-        }
-        actors[sys.argv[2]](*sys.argv[3:])
-        return
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     chosen = parser.parse_args()
-    print(f"seed {chosen.seed}, {chosen.seconds:g} s")
+    spark = has_java()
+    print(
+        f"seed {chosen.seed}, {chosen.seconds:g} s" + ("" if spark else ", without Java no Spark")
+    )
     with tempfile.TemporaryDirectory(prefix="streamlog-soak-") as folder:
-        print(soak(Path(folder), chosen.seconds, chosen.seed))
+        print(soak(Path(folder), chosen.seconds, chosen.seed, spark=spark))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import streamlog
+from bench.jars import MissingError, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from streamlog.spark import session
 
+    # Spark's own Kafka source and sink, for test_kafka.py; without them only that file is skipped.
+    try:
+        kafka = {"spark.jars": ",".join(map(str, spark_jars()))}
+    except MissingError:
+        kafka = {}
     spark = session(
         "streamlog-tests",
         "local[2]",
@@ -49,7 +55,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.memory": "2g",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        },
+        }
+        | kafka,
     )
     spark.sparkContext.setLogLevel("OFF")
     yield spark

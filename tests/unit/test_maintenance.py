@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 import streamlog
+from streamlog import paths
 from streamlog.clock import Runtime
 from streamlog.compaction.lease import Lease
 from streamlog.errors import InvalidRequestError, RootError
@@ -37,6 +40,21 @@ def test_a_lease_that_was_released_is_free_at_once() -> None:
     one.release()
     assert two.hold()
     assert not one.hold()
+
+
+def test_a_lease_beats_by_itself_while_its_holder_is_busy() -> None:
+    objects = open_objects("memory://busy-lease", None, Runtime())
+    one, two = Lease(objects, Runtime(), ttl=2), Lease(objects, Runtime(), ttl=2)
+    assert one.hold()
+    with one.kept():
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            assert not two.hold()
+            time.sleep(0.02)
+    assert one.hold()
+    # Not kept any more, it is lost like a dead one's.
+    while not two.hold():
+        time.sleep(0.02)
 
 
 def test_a_dead_holder_is_replaced_after_the_watchers_own_time() -> None:
@@ -101,6 +119,28 @@ def test_a_purge_takes_what_earlier_merges_left_and_nothing_of_an_append_under_w
         path for path in table.glob("*.parquet") if b"k1" in pq.read_table(path)["key"].to_pylist()
     ]
     assert held == [pending]
+
+
+def test_a_file_that_cannot_be_read_is_no_proof_and_goes_only_when_nobody_can_commit_it(
+    log: streamlog.Log, tmp_path: Path
+) -> None:
+    """As a killed writer leaves it on a disk; or one that is writing it just now."""
+    log.create_topic("t")
+    send(log, "t", 0, 12)
+    table = tmp_path / "root/topics/t/0"
+    cut = table / f"{1:020d}-{'0' * 32}.parquet"
+    cut.write_bytes(b"PAR1 k1")
+    staged = tmp_path / "root" / paths.STAGING_DIR / "query" / "0.arrow"
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(b"")
+    (done,) = log.eraser("t", ["k1"]).run(purge=True)
+    assert done.left == ("topics/t/0/" + cut.name,)
+    assert log.eraser("t", ["k1"]).staged() == (f"{paths.STAGING_DIR}/query/0.arrow",)
+    long_ago = time.time() - 1000
+    os.utime(cut, (long_ago, long_ago))
+    (done,) = log.eraser("t", ["k1"]).run(purge=True)
+    assert done.left == ()
+    assert not cut.exists()
 
 
 def test_a_root_that_is_gone_is_said(log: streamlog.Log, tmp_path: Path) -> None:

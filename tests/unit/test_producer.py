@@ -754,19 +754,22 @@ def test_each_of_several_threads_keeps_its_order(log: Log) -> None:
             assert found == sorted(found)
 
 
-def test_a_row_added_while_its_batch_is_closed_is_sent_once(log: Log) -> None:
-    """The short way of `send` takes no lock; a batch closed in its midst must not lose the row."""
+@pytest.mark.parametrize("before", [True, False])
+def test_a_record_whose_batch_is_closed_in_its_midst_is_sent_once(log: Log, before: bool) -> None:
+    """The short way of `send` takes no lock: the batch may go before or after it has its number."""
     log.create_topic("t")
     with log.producer(linger_ms=LONG) as producer:
         producer.send("t", b"0")
         batch = producer._pipeline.fast["t"]
-        take = batch.number
+        numbers = batch.numbers
 
-        def interrupted() -> int:
+        def interrupted() -> Iterator[int]:
+            batch.numbers = numbers
+            number = None if before else next(numbers)
             producer.flush()  # another thread's, between two statements of this one
-            return take()
+            yield next(numbers) if number is None else number
 
-        batch.number = interrupted
+        batch.numbers = interrupted()
         ack = producer.send("t", b"1")
         producer.send("t", b"2")
         assert ack.result(30).offset == 1
@@ -778,14 +781,15 @@ def test_an_interrupt_in_the_midst_of_send_harms_no_other_record(log: Log) -> No
     with log.producer(linger_ms=LONG) as producer:
         acks = [producer.send("t", b"0", key=b"k0")]
         batch = producer._pipeline.fast["t"]
-        take = batch.number
+        numbers = batch.numbers
 
-        def interrupted() -> int:
-            take()
-            batch.number = take
+        def interrupted() -> Iterator[int]:
+            next(numbers)
+            batch.numbers = numbers
             raise KeyboardInterrupt
+            yield
 
-        batch.number = interrupted
+        batch.numbers = interrupted()
         with pytest.raises(KeyboardInterrupt):
             producer.send("t", b"lost", key=b"lost")
         acks += [producer.send("t", b"%d" % i, key=b"k%d" % i, timestamp=i) for i in range(1, 4)]
@@ -793,6 +797,37 @@ def test_an_interrupt_in_the_midst_of_send_harms_no_other_record(log: Log) -> No
         assert [ack.result(30).offset for ack in acks] == [0, 1, 2, 3]
         assert [ack.result(30).timestamp for ack in acks[1:]] == [1, 2, 3]
     assert [(r.key, r.value) for r in read(log)] == [(b"k%d" % i, b"%d" % i) for i in range(4)]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, MemoryError])
+def test_whatever_stops_the_caller_from_cutting_a_full_batch_loses_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
+    """Who fills a batch cuts it; where that fails, the sender does it, and queues it once."""
+    from streamlog.producer import pipeline
+
+    log.create_topic("t", partitions=2)
+    caller = threading.current_thread()
+    stopped: list[int] = []
+    cut = pipeline.cut
+
+    def interrupted(filled: Any, deadline: float) -> Any:
+        if threading.current_thread() is caller and not stopped:
+            stopped.append(1)
+            raise raised
+        return cut(filled, deadline)
+
+    monkeypatch.setattr(pipeline, "cut", interrupted)
+    with log.producer(linger_ms=LONG, batch_records=50) as producer:
+        try:
+            for i in range(50):
+                producer.send("t", b"%d" % i, key=b"%d" % i)
+        except KeyboardInterrupt:
+            assert i == 49
+        wait_until(lambda: producer.metrics()["acknowledged"] == 50)
+        assert producer.send("t", b"50").result(30) is not None
+    assert stopped
+    assert sorted(int(value or b"") for value in values(log)) == list(range(51))
 
 
 # Timestamps
@@ -1169,6 +1204,8 @@ def test_an_unknown_topic_is_refused_with_the_nearest_name(log: Log) -> None:
             producer.send("order", b"v")
         with pytest.raises(InvalidRequestError, match="topic=5 is a int"):
             producer.send(5, b"v")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="is a list; give its name"):
+            producer.send(["orders"], b"v")  # type: ignore[arg-type]
         assert producer.send("orders", b"v").result(30).offset == 0
 
 

@@ -1,4 +1,4 @@
-"""A commit that another engine overwrote is put back from what is left of it, or refused."""
+"""A commit that another engine overwrote is put back from what is left of it, or refused; so checkpoints."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 import streamlog
+from streamlog.clock import Runtime
 from streamlog.errors import CorruptLogError
+from streamlog.storage.delta import write_checkpoint
+from streamlog.storage.open import open_objects
 
 OPTIMIZE = {
     "commitInfo": {"operation": "OPTIMIZE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}
@@ -109,3 +113,50 @@ def test_a_replaced_commit_without_records(log: streamlog.Log) -> None:
     (done,) = log.doctor().repair()
     assert done.severity == "ok"
     assert streamlog.connect(log.root).describe("t").records == 11
+
+
+def checkpointed(log: streamlog.Log, *upto: int) -> list[Path]:
+    """Checkpoints at these versions, the last of them cut short."""
+    sent = 10
+    for version in upto:
+        with log.producer(linger_ms=0) as producer:
+            for number in range(sent, version):
+                producer.send("t", b"v%d" % number).result()
+        sent = version
+        write_checkpoint(open_objects(log.root, None, Runtime()), "topics/t/0", version)
+    found = sorted(Path(log.root, "topics/t/0/_delta_log").glob("*.checkpoint.parquet"))
+    found[-1].write_bytes(found[-1].read_bytes()[:100])
+    return found
+
+
+def test_a_checkpoint_that_cannot_be_read_is_gone_round_by_an_older_one(log: streamlog.Log) -> None:
+    checkpointed(log, 20, 30)
+    for number in range(20):  # as cleaning does, upwards
+        version(log, number).unlink()
+    with streamlog.connect(log.root) as fresh, fresh.producer() as producer:
+        assert producer.send("t", b"next").result().offset == 30
+    assert streamlog.connect(log.root).describe("t").records == 31
+
+
+def test_a_checkpoint_that_cannot_be_read_is_reported_and_removed(log: streamlog.Log) -> None:
+    *_, damaged = checkpointed(log, 20, 30)
+    found = [item for item in log.doctor().examine() if item.severity == "error"]
+    assert [item.todo for item in found] == ["streamlog doctor --repair t"]
+    assert "checkpoint 30 cannot be read" in found[0].what
+    (done,) = log.doctor().repair()
+    assert done.what == "removed checkpoint 30, which could not be read"
+    assert not damaged.exists()
+    assert DeltaTable(str(Path(log.root, "topics/t/0"))).version() == 30
+    assert [item for item in log.doctor().examine() if item.severity == "error"] == []
+
+
+def test_a_checkpoint_that_the_log_needs_is_not_removed(log: streamlog.Log) -> None:
+    (damaged,) = checkpointed(log, 20)
+    for number in range(20):
+        version(log, number).unlink()
+    with pytest.raises(CorruptLogError, match="cannot be read at version 20"):
+        streamlog.connect(log.root).describe("t")
+    (found,) = log.doctor().repair()
+    assert found.severity == "error"
+    assert "restore it from a backup" in found.what
+    assert damaged.exists()
