@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import streamlog
 from streamlog import TopicPartition
 from streamlog.broker import apis
+from streamlog.broker.groups.changes import Offset
 from streamlog.broker.groups.protocol import assignment, subscription
 from streamlog.broker.kafka_errors import Code
 from streamlog.errors import GroupActiveError
@@ -245,7 +247,7 @@ def test_what_is_wrong_gets_its_code(broker: RunningBroker) -> None:
     assert ghost.join().error_code == Code.UNKNOWN_MEMBER_ID
     found = member.ask(apis.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=("tx",))
     (transactions,) = found.coordinators
-    assert transactions.error_code == Code.INVALID_REQUEST
+    assert transactions.error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert "transactions" in transactions.error_message
     # None of this made a group.
     assert member.ask(apis.LIST_GROUPS, states_filter=()).groups == ()
@@ -395,3 +397,21 @@ def test_a_group_may_have_any_name(root: Path, broker: RunningBroker) -> None:
     with streamlog.connect(root) as log:
         assert [group.name for group in log.groups()] == ["my group/ö:1"]
         assert log.group("my group/ö:1").describe().lag == 17
+
+
+def test_commits_that_wait_go_together_in_their_order(root: Path, broker: RunningBroker) -> None:
+    groups = broker.broker.groups
+
+    async def many() -> list[list[Code]]:
+        group = await groups.get("many", create=True)
+        assert group is not None
+        return await asyncio.gather(
+            *(group.commit("", None, -1, [Offset("t", n % 2, n, "")]) for n in range(100))
+        )
+
+    codes = asyncio.run_coroutine_threadsafe(many(), broker.loop).result(60)
+    assert {code for answer in codes for code in answer} == {Code.NONE}
+    assert Member(broker.address, "many").places() == {0: 98, 1: 99}
+    # One to take the group over, one of the first commit, one or two of all others.
+    versions = list((root / "__consumer_offsets" / "many" / "_delta_log").glob("*.json"))
+    assert len(versions) <= 5

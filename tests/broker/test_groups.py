@@ -221,35 +221,38 @@ def test_administrators_list_describe_reset_and_delete(broker: RunningBroker) ->
 
 
 def test_a_group_goes_on_when_its_broker_is_killed(root: Path) -> None:
-    with broker_process(root) as one, broker_process(root) as two:
-        with member(f"{one.address},{two.address}", session_timeout_ms=30000) as consumer:
-            until(lambda: len(parts(consumer)) == 4, [consumer])
-            places = [ck.TopicPartition("t", n, 7) for n in range(4)]
-            consumer.commit(offsets=places, asynchronous=False)
-            with streamlog.connect(root) as log:
-                state, _ = log.group("g").read()
-                assert state.kafka is not None
-                generation = state.generation
-                coordinator = one if state.kafka.node == one.node else two
-                coordinator.kill()
+    with (
+        broker_process(root) as one,
+        broker_process(root) as two,
+        member(f"{one.address},{two.address}", session_timeout_ms=30000) as consumer,
+    ):
+        until(lambda: len(parts(consumer)) == 4, [consumer])
+        places = [ck.TopicPartition("t", n, 7) for n in range(4)]
+        consumer.commit(offsets=places, asynchronous=False)
+        with streamlog.connect(root) as log:
+            state, _ = log.group("g").read()
+            assert state.kafka is not None
+            generation = state.generation
+            coordinator = one if state.kafka.node == one.node else two
+            coordinator.kill()
 
-                def taken_over() -> bool:
-                    now, _ = log.group("g").read()
-                    return now.kafka is not None and now.kafka.node != coordinator.node
+            def taken_over() -> bool:
+                now, _ = log.group("g").read()
+                return now.kafka is not None and now.kafka.node != coordinator.node
 
-                until(taken_over, [consumer])
-                committed = consumer.committed(places, timeout=SECONDS)
-                assert [tp.offset for tp in committed] == [7] * 4
+            until(taken_over, [consumer])
+            committed = consumer.committed(places, timeout=SECONDS)
+            assert [tp.offset for tp in committed] == [7] * 4
 
-                def commits() -> bool:
-                    try:
-                        consumer.commit(offsets=[ck.TopicPartition("t", 1, 9)], asynchronous=False)
-                    except ck.KafkaException:
-                        return False
-                    return True
+            def commits() -> bool:
+                try:
+                    consumer.commit(offsets=[ck.TopicPartition("t", 1, 9)], asynchronous=False)
+                except ck.KafkaException:
+                    return False
+                return True
 
-                until(commits, [consumer])
-                offsets = log.group("g").offsets().to_pylist()
-                assert {row["partition"]: row["offset"] for row in offsets}[1] == 9
-                assert log.group("g").describe().generation >= generation
-                assert TopicPartition("t", 1) in log.group("g").describe().members[0].partitions
+            until(commits, [consumer])
+            offsets = log.group("g").offsets().to_pylist()
+            assert {row["partition"]: row["offset"] for row in offsets}[1] == 9
+            assert log.group("g").describe().generation >= generation
+            assert TopicPartition("t", 1) in log.group("g").describe().members[0].partitions

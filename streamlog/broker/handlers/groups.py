@@ -35,7 +35,8 @@ async def find_coordinator(call: Call) -> Response:
 def _coordinator(call: Call, key: str) -> dict[str, Any]:
     code, message = Code.NONE, None
     if getattr(call.body, "key_type", _GROUP) != _GROUP:
-        code = Code.INVALID_REQUEST
+        # With another code librdkafka asks again and again until its timeout.
+        code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = (
             "only groups have a coordinator here: transactions and share groups are not served"
         )
