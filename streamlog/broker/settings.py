@@ -145,7 +145,7 @@ class BrokerSettings:
             raise InvalidRequestError(
                 f"node_id {self.node_id} is not valid; allowed are 1 to {(1 << 31) - 1}"
             )
-        for name in ("heartbeat_seconds", "maintain_seconds"):
+        for name in ("heartbeat_seconds", "maintain_seconds", "group_beat_seconds"):
             if not getattr(self, name) > 0:
                 raise InvalidRequestError(
                     f"{name} {getattr(self, name)} is not valid; give more than 0"

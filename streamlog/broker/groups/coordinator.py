@@ -145,6 +145,10 @@ class Coordinator:
                 subscribed |= topics_of(metadata) or set()
         return await self._journal.submit(partial(forget, frozenset(subscribed), tuple(tps)))
 
+    async def verify(self) -> None:
+        """Looks whether the group is still this coordinator's; LostGroupError if it is not."""
+        await self._journal.submit(lambda _: None)
+
     # the inside
 
     def _now(self) -> float:
@@ -219,7 +223,7 @@ class Coordinator:
                     self._act()
                 if self.machine.members:
                     self._beats += 1
-                    await self._journal.submit(lambda _: None)
+                    await self.verify()
                     await self._broker.run(
                         self._store.beat, COORDINATOR_BEAT, Beat(self._beats, -1)
                     )

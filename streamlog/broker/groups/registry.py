@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamlog import paths
 from streamlog.broker.groups.coordinator import Coordinator
+from streamlog.broker.groups.journal import LostGroupError
 from streamlog.broker.groups.machine import Machine
 from streamlog.broker.groups.members import Limits, Snapshot
 from streamlog.broker.groups.saved import snapshot_of, taken_over
@@ -86,8 +88,11 @@ class Groups:
             return None
         return task.result()
 
-    async def get(self, name: str, *, create: bool) -> Coordinator | None:
-        """A group, loaded if need be; None if there are no members of it and it is not to be made."""
+    async def get(self, name: str, *, create: bool, verify: bool = False) -> Coordinator | None:
+        """A group, loaded if need be; None if there are no members of it and it is not to be made.
+
+        `verify`: an empty group is looked at first, for embedded members may have taken it meanwhile.
+        """
         while True:
             self.check(name)
             task = self._open.get(name)
@@ -97,6 +102,11 @@ class Groups:
                 self._open[name] = task
             coordinator = await asyncio.shield(task)
             if coordinator is not None and not coordinator.ended:
+                if verify and coordinator.machine.idle:
+                    with suppress(LostGroupError):
+                        await coordinator.verify()
+                    if coordinator.ended:
+                        continue
                 return coordinator
             if mine and coordinator is None:
                 return None
@@ -187,13 +197,14 @@ class Groups:
     async def stop(self) -> None:
         """Members are told to look elsewhere; what is being written is finished."""
         self._stopping = True
+        patience = max(self._broker.settings.drain_seconds, 1.0)
         loading = list(self._open.values())
         if loading:
-            await asyncio.wait(loading)
+            await asyncio.wait(loading, timeout=patience)
         for coordinator in self.loaded:
             coordinator.end("this broker stops")
-        while self._ending:
-            await asyncio.wait(list(self._ending))
+        if self._ending:
+            await asyncio.wait(list(self._ending), timeout=patience)
 
 
 def _is_embedded(state: GroupState) -> bool:

@@ -35,7 +35,8 @@ async def find_coordinator(call: Call) -> Response:
 def _coordinator(call: Call, key: str) -> dict[str, Any]:
     code, message = Code.NONE, None
     if getattr(call.body, "key_type", _GROUP) != _GROUP:
-        code = Code.INVALID_REQUEST
+        # With another code librdkafka asks again and again until its timeout.
+        code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = (
             "only groups have a coordinator here: transactions and share groups are not served"
         )
@@ -85,7 +86,7 @@ async def join_group(call: Call) -> Response:
             at_ms=runtime.clock.time_ms(),
         )
         # Who has an id can only be in a group that there is.
-        group = await call.broker.groups.get(body.group_id, create=not wish.member)
+        group = await call.broker.groups.get(body.group_id, create=not wish.member, verify=True)
         if group is None:
             raise KafkaError(Code.UNKNOWN_MEMBER_ID)
         joined = await group.join(wish)
