@@ -59,8 +59,8 @@ from streamlog.log.backoff import Backoff
 from streamlog.log.partition import AppMark
 from streamlog.log.topics import TopicInfo, Topics
 from streamlog.schema import HEADERS_TYPE, MAX_TIMESTAMP_MS, TIMESTAMP_TYPE
+from streamlog.spark.kept import used_topics
 from streamlog.spark.options import SinkOptions
-from streamlog.spark.source import open_topics
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -120,10 +120,20 @@ class _Writer:
         """In a task: the rows into files of the staging area, as few as possible."""
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        topics = open_topics(self.options.root, self.options.storage)
+        with used_topics(self.options.root, self.options.storage) as topics:
+            if not self.options.exactly_once:
+                return self._append_directly(iterator, query, batch, task, topics)
+            return self._stage(iterator, query, batch, task, topics)
+
+    def _stage(
+        self,
+        iterator: Iterator[pa.RecordBatch],
+        query: str,
+        batch: int,
+        task: int,
+        topics: Topics,
+    ) -> Staged:
         infos = _Infos(topics)
-        if not self.options.exactly_once:
-            return self._append_directly(iterator, query, batch, task, topics, infos)
         names: set[str] = set()
         files: list[tuple[str, int]] = []
         for data in _files(self._checked(iterator, infos, names)):
@@ -138,10 +148,10 @@ class _Writer:
         staged = [m for m in messages if isinstance(m, Staged)]
         if not staged or not self.options.exactly_once:
             return
-        topics = open_topics(self.options.root, self.options.storage)
-        BatchCommit(topics, self.options, staged, batch).run()
-        # This process ends soon, and with it the thread that writes checkpoints.
-        topics.checkpointer.drain(_DRAIN_SECONDS)
+        with used_topics(self.options.root, self.options.storage) as topics:
+            BatchCommit(topics, self.options, staged, batch).run()
+            # This process may end soon, and with it the thread that writes checkpoints.
+            topics.checkpointer.drain(_DRAIN_SECONDS)
 
     def _checked(
         self, iterator: Iterator[pa.RecordBatch], infos: _Infos, names: set[str]
@@ -195,8 +205,8 @@ class _Writer:
         batch: int,
         task: int,
         topics: Topics,
-        infos: _Infos,
     ) -> Staged:
+        infos = _Infos(topics)
         waiting: list[pa.RecordBatch] = []
         size = 0
 
@@ -280,8 +290,8 @@ class BatchWriter(DataSourceArrowWriter, _Writer):
 
     def _forget(self) -> None:
         if self.options.exactly_once:
-            topics = open_topics(self.options.root, self.options.storage)
-            _best_effort(lambda: topics.objects.delete_tree(staging(self.job)))
+            with used_topics(self.options.root, self.options.storage) as topics:
+                _best_effort(lambda: topics.objects.delete_tree(staging(self.job)))
 
 
 class BatchCommit:
@@ -469,7 +479,7 @@ class _Infos:
         names = {name for name in batch.column("topic").unique().to_pylist() if name is not None}
         for name in names:
             if name not in self.all:
-                self.all[name] = self._topics.get(name)
+                self.all[name] = self._topics.get(name, refresh=True)
         for name in names:
             import pyarrow.compute as pc
 
