@@ -80,7 +80,6 @@ def _session(folder: Path, jars: list[Path]) -> SparkSession:
 
     config = {
         "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "3g",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

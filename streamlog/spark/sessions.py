@@ -43,8 +43,8 @@ def session(
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
-        # By default 50 tasks read the log of each Delta table, of which a topic has many small ones.
-        "spark.databricks.delta.snapshotPartitions": "2",
+        # By default 50 tasks look at the log of each Delta table in every query; a topic has many small ones.
+        "spark.databricks.delta.snapshotPartitions": "1",
     } | dict(config or {})
     if where == "local" or where.startswith("local["):
         # Not on a cluster, whose executors would lose the path they were given.

@@ -27,8 +27,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -214,7 +215,7 @@ class _Writer:
             counts = {name: info.partitions for name, info in infos.all.items()}
             parts = _by_partition(waiting, counts, batch, self.options.partitioner)
             for (name, number), part in parts:
-                append(topics, self.options, infos.all[name], number, part, None, Runtime())
+                append(topics, self.options, infos.all[name], number, part(), None, Runtime())
 
         for item in self._checked(iterator, infos, set()):
             if waiting and size + item.nbytes > _STAGE_BYTES:
@@ -338,34 +339,31 @@ class BatchCommit:
         about: Mapping[str, Mapping[str, Any]] = manifest["topics"]
         infos = {name: self._info(name, item["id"]) for name, item in about.items()}
         counts = {name: int(item["partitions"]) for name, item in about.items()}
-        for number, files in enumerate(manifest["pieces"]):
-            batches: list[pa.RecordBatch] = []
-            for path in files:
-                data = self._objects.get(path)
-                if data is None:
-                    return self._missing(path)
-                with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
-                    batches += stream
-            mark = AppMark(_QUERY_PREFIX + self._query, self._batch * _PIECES + number + 1)
-            parts = _by_partition(batches, counts, self._batch, manifest["partitioner"])
-            # At once, and not one after the other: each waits for its own disk or store.
-            with ThreadPoolExecutor(_WORKERS, "streamlog-sink") as pool:
+        # At once, and not one after the other: each waits for its own disk or store.
+        with ThreadPoolExecutor(_WORKERS, "streamlog-sink") as pool:
+            for number, files in enumerate(manifest["pieces"]):
+                batches: list[pa.RecordBatch] = []
+                for path, data in zip(files, pool.map(self._objects.get, files), strict=True):
+                    if data is None:
+                        return self._missing(path)
+                    with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
+                        batches += stream
+                mark = AppMark(_QUERY_PREFIX + self._query, self._batch * _PIECES + number + 1)
+                parts = _by_partition(batches, counts, self._batch, manifest["partitioner"])
                 appends = [
-                    pool.submit(
-                        append,
-                        self._topics,
-                        self._options,
-                        infos[name],
-                        partition,
-                        part,
-                        mark,
-                        self._runtime,
-                    )
+                    pool.submit(self._append, infos[name], partition, part, mark)
                     for (name, partition), part in parts
                 ]
-            for done in appends:
-                done.result()
+                # All of them, also if one failed: none may still run when the batch is tried again.
+                wait(appends)
+                for done in appends:
+                    done.result()
         return True
+
+    def _append(
+        self, info: TopicInfo, partition: int, part: Callable[[], RecordColumns], mark: AppMark
+    ) -> None:
+        append(self._topics, self._options, info, partition, part(), mark, self._runtime)
 
     def _missing(self, path: str) -> bool:
         if self._is_done():
@@ -557,8 +555,11 @@ def _by_partition(
     counts: Mapping[str, int],
     batch: int,
     partitioner: str,
-) -> Iterator[tuple[tuple[str, int], RecordColumns]]:
-    """Staged rows by topic and partition, in their order; `counts` are the topics' partitions."""
+) -> Iterator[tuple[tuple[str, int], Callable[[], RecordColumns]]]:
+    """Staged rows by topic and partition, in their order; `counts` are the topics' partitions.
+
+    A partition's rows are copied when they are asked for: several threads do that at once.
+    """
     if not batches:
         return
     import pyarrow.compute as pc
@@ -578,9 +579,12 @@ def _by_partition(
         )
         assigned = _assign(chunk, counts[name], batch, partitioner)
         for number in np.unique(assigned).tolist():
-            places = pa.array(np.flatnonzero(assigned == number))
-            part = columns if len(places) == len(columns) else columns.take(places)
-            yield (name, int(number)), part
+            yield (name, int(number)), partial(_rows_of, columns, assigned, int(number))
+
+
+def _rows_of(columns: RecordColumns, assigned: NDArray[np.int64], partition: int) -> RecordColumns:
+    places = np.flatnonzero(assigned == partition)
+    return columns if len(places) == len(columns) else columns.take(pa.array(places))
 
 
 def _assign(
