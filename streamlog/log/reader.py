@@ -121,6 +121,11 @@ class PartitionReader:
             offset = self._rows_until
         return None
 
+    def release(self) -> None:
+        """Lets go of decoded rows and open files; the position in the log stays."""
+        self._keep(None, None)
+        self._files.clear()
+
     def _out_of_range(self, offset: int) -> OutOfRangeError:
         return OutOfRangeError(
             f"offset {offset} of {self.table} is out of range: the log is [{self.start}, {self.end})"

@@ -15,8 +15,9 @@ One thread at a time. A crash leaves either the old content or the new.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar
 
@@ -299,7 +300,9 @@ def read_content(objects: Objects, path: str, commit: Commit, schema: pa.Schema)
         # Not `read_table`: for a few rows it would load Arrow's datasets (a command waits for that)
         # and start threads, which now and then abort a process that ends soon after.
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        table = table.select(schema.names).cast(schema)
+        table = table.select(schema.names)
+        if not table.schema.equals(schema):
+            table = table.cast(schema)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptLogError(
             f"{name} is not a readable Parquet file ({error}); restore it from a backup."
@@ -310,7 +313,22 @@ def read_content(objects: Objects, path: str, commit: Commit, schema: pa.Schema)
             f"{path}, version {commit.version}: its note is {str(note)[:80]!r}, not a map. While all clients "
             "are stopped, move that version and all above it out of _delta_log."
         )
-    return Content(tuple(table.to_pylist()), note)
+    return Content(tuple(_rows(table)), note)
+
+
+def _rows(table: pa.Table) -> Iterator[Row]:
+    """The rows as dicts. Not `to_pylist`: a time zone makes that import pandas, for 0.2 s and nothing."""
+    for part in table.to_batches():
+        columns = []
+        for column in part.columns:
+            kind = column.type
+            if pa.types.is_timestamp(kind) and kind.tz is not None:
+                naive = column.view(pa.timestamp(kind.unit)).to_pylist()
+                columns.append([at if at is None else at.replace(tzinfo=UTC) for at in naive])
+            else:
+                columns.append(column.to_pylist())
+        for values in zip(*columns, strict=True):
+            yield dict(zip(part.schema.names, values, strict=True))
 
 
 def _persist(action: Callable[[], T], pause: Backoff) -> T:

@@ -1,6 +1,7 @@
 """`format("streamlog")`: what Spark asks for by name, handed to the source or the sink.
 
-Errors of streamlog are raised as they are; Spark shows their message in its own.
+Errors of streamlog are raised as they are; Spark shows their message in its own. The sink is imported when
+one is asked for: a query that only reads need not wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from streamlog.errors import InvalidRequestError
-from streamlog.spark import sink, source
+from streamlog.spark import source
 from streamlog.spark.options import sink_options, source_options
 
 
@@ -41,10 +42,14 @@ class StreamlogDataSource(DataSource):
         return source.StreamReader(source_options(self._options(), streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from streamlog.spark import sink
+
         sink.refuse_overwrite(overwrite)
         return sink.BatchWriter(sink_options(self._options()), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from streamlog.spark import sink
+
         # Output mode "complete" sets `overwrite`; as in Spark's Kafka sink, its rows are appended.
         return sink.StreamWriter(sink_options(self._options()), schema)
 

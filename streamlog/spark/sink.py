@@ -27,8 +27,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,8 +60,8 @@ from streamlog.log.backoff import Backoff
 from streamlog.log.partition import AppMark
 from streamlog.log.topics import TopicInfo, Topics
 from streamlog.schema import HEADERS_TYPE, MAX_TIMESTAMP_MS, TIMESTAMP_TYPE
+from streamlog.spark.kept import used_topics
 from streamlog.spark.options import SinkOptions
-from streamlog.spark.source import open_topics
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -120,10 +121,20 @@ class _Writer:
         """In a task: the rows into files of the staging area, as few as possible."""
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        topics = open_topics(self.options.root, self.options.storage)
+        with used_topics(self.options.root, self.options.storage) as topics:
+            if not self.options.exactly_once:
+                return self._append_directly(iterator, query, batch, task, topics)
+            return self._stage(iterator, query, batch, task, topics)
+
+    def _stage(
+        self,
+        iterator: Iterator[pa.RecordBatch],
+        query: str,
+        batch: int,
+        task: int,
+        topics: Topics,
+    ) -> Staged:
         infos = _Infos(topics)
-        if not self.options.exactly_once:
-            return self._append_directly(iterator, query, batch, task, topics, infos)
         names: set[str] = set()
         files: list[tuple[str, int]] = []
         for data in _files(self._checked(iterator, infos, names)):
@@ -138,10 +149,10 @@ class _Writer:
         staged = [m for m in messages if isinstance(m, Staged)]
         if not staged or not self.options.exactly_once:
             return
-        topics = open_topics(self.options.root, self.options.storage)
-        BatchCommit(topics, self.options, staged, batch).run()
-        # This process ends soon, and with it the thread that writes checkpoints.
-        topics.checkpointer.drain(_DRAIN_SECONDS)
+        with used_topics(self.options.root, self.options.storage) as topics:
+            BatchCommit(topics, self.options, staged, batch).run()
+            # This process may end soon, and with it the thread that writes checkpoints.
+            topics.checkpointer.drain(_DRAIN_SECONDS)
 
     def _checked(
         self, iterator: Iterator[pa.RecordBatch], infos: _Infos, names: set[str]
@@ -195,8 +206,8 @@ class _Writer:
         batch: int,
         task: int,
         topics: Topics,
-        infos: _Infos,
     ) -> Staged:
+        infos = _Infos(topics)
         waiting: list[pa.RecordBatch] = []
         size = 0
 
@@ -204,7 +215,7 @@ class _Writer:
             counts = {name: info.partitions for name, info in infos.all.items()}
             parts = _by_partition(waiting, counts, batch, self.options.partitioner)
             for (name, number), part in parts:
-                append(topics, self.options, infos.all[name], number, part, None, Runtime())
+                append(topics, self.options, infos.all[name], number, part(), None, Runtime())
 
         for item in self._checked(iterator, infos, set()):
             if waiting and size + item.nbytes > _STAGE_BYTES:
@@ -280,8 +291,8 @@ class BatchWriter(DataSourceArrowWriter, _Writer):
 
     def _forget(self) -> None:
         if self.options.exactly_once:
-            topics = open_topics(self.options.root, self.options.storage)
-            _best_effort(lambda: topics.objects.delete_tree(staging(self.job)))
+            with used_topics(self.options.root, self.options.storage) as topics:
+                _best_effort(lambda: topics.objects.delete_tree(staging(self.job)))
 
 
 class BatchCommit:
@@ -328,34 +339,31 @@ class BatchCommit:
         about: Mapping[str, Mapping[str, Any]] = manifest["topics"]
         infos = {name: self._info(name, item["id"]) for name, item in about.items()}
         counts = {name: int(item["partitions"]) for name, item in about.items()}
-        for number, files in enumerate(manifest["pieces"]):
-            batches: list[pa.RecordBatch] = []
-            for path in files:
-                data = self._objects.get(path)
-                if data is None:
-                    return self._missing(path)
-                with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
-                    batches += stream
-            mark = AppMark(_QUERY_PREFIX + self._query, self._batch * _PIECES + number + 1)
-            parts = _by_partition(batches, counts, self._batch, manifest["partitioner"])
-            # At once, and not one after the other: each waits for its own disk or store.
-            with ThreadPoolExecutor(_WORKERS, "streamlog-sink") as pool:
+        # At once, and not one after the other: each waits for its own disk or store.
+        with ThreadPoolExecutor(_WORKERS, "streamlog-sink") as pool:
+            for number, files in enumerate(manifest["pieces"]):
+                batches: list[pa.RecordBatch] = []
+                for path, data in zip(files, pool.map(self._objects.get, files), strict=True):
+                    if data is None:
+                        return self._missing(path)
+                    with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
+                        batches += stream
+                mark = AppMark(_QUERY_PREFIX + self._query, self._batch * _PIECES + number + 1)
+                parts = _by_partition(batches, counts, self._batch, manifest["partitioner"])
                 appends = [
-                    pool.submit(
-                        append,
-                        self._topics,
-                        self._options,
-                        infos[name],
-                        partition,
-                        part,
-                        mark,
-                        self._runtime,
-                    )
+                    pool.submit(self._append, infos[name], partition, part, mark)
                     for (name, partition), part in parts
                 ]
-            for done in appends:
-                done.result()
+                # All of them, also if one failed: none may still run when the batch is tried again.
+                wait(appends)
+                for done in appends:
+                    done.result()
         return True
+
+    def _append(
+        self, info: TopicInfo, partition: int, part: Callable[[], RecordColumns], mark: AppMark
+    ) -> None:
+        append(self._topics, self._options, info, partition, part(), mark, self._runtime)
 
     def _missing(self, path: str) -> bool:
         if self._is_done():
@@ -469,7 +477,7 @@ class _Infos:
         names = {name for name in batch.column("topic").unique().to_pylist() if name is not None}
         for name in names:
             if name not in self.all:
-                self.all[name] = self._topics.get(name)
+                self.all[name] = self._topics.get(name, refresh=True)
         for name in names:
             import pyarrow.compute as pc
 
@@ -547,8 +555,11 @@ def _by_partition(
     counts: Mapping[str, int],
     batch: int,
     partitioner: str,
-) -> Iterator[tuple[tuple[str, int], RecordColumns]]:
-    """Staged rows by topic and partition, in their order; `counts` are the topics' partitions."""
+) -> Iterator[tuple[tuple[str, int], Callable[[], RecordColumns]]]:
+    """Staged rows by topic and partition, in their order; `counts` are the topics' partitions.
+
+    A partition's rows are copied when they are asked for: several threads do that at once.
+    """
     if not batches:
         return
     import pyarrow.compute as pc
@@ -568,9 +579,12 @@ def _by_partition(
         )
         assigned = _assign(chunk, counts[name], batch, partitioner)
         for number in np.unique(assigned).tolist():
-            places = pa.array(np.flatnonzero(assigned == number))
-            part = columns if len(places) == len(columns) else columns.take(places)
-            yield (name, int(number)), part
+            yield (name, int(number)), partial(_rows_of, columns, assigned, int(number))
+
+
+def _rows_of(columns: RecordColumns, assigned: NDArray[np.int64], partition: int) -> RecordColumns:
+    places = np.flatnonzero(assigned == partition)
+    return columns if len(places) == len(columns) else columns.take(pa.array(places))
 
 
 def _assign(

@@ -61,17 +61,18 @@ from streamlog.errors import (
     TopicDeletedError,
     TopicNotFoundError,
 )
-from streamlog.log.checkpoints import Checkpointer
 from streamlog.log.topics import TopicInfo, Topics
 from streamlog.model import TopicPartition
 from streamlog.schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from streamlog.spark.kept import KeptTopics, open_topics, used_topics
 from streamlog.spark.options import EARLIEST, LATEST, Place, SourceOptions
-from streamlog.storage.open import open_objects
 
 _log = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 50_000
 _BATCH_BYTES = 32 << 20
+# Ranges of together no more records than this are one task's.
+_SHARED_RECORDS = 1000
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
 
 _FIELDS = [
@@ -110,8 +111,8 @@ def spark_schema(*, headers: bool) -> StructType:
 
 
 @dataclass(frozen=True)
-class Range(InputPartition):
-    """What one task reads: offsets [start, end) of a partition, and times where a filter bounds them."""
+class Range:
+    """Offsets [start, end) of a partition, and times where a filter bounds them."""
 
     topic: str
     topic_id: str
@@ -121,19 +122,19 @@ class Range(InputPartition):
     min_time_us: int | None = None
     max_time_us: int | None = None
 
-    @property
-    def value(self) -> str:  # what Spark shows of an input partition
+    def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start},{self.end})"
 
 
-def open_topics(root: str, storage: Mapping[str, str]) -> Topics:
-    """The topics of a root, from a driver's or a task's Python worker."""
-    runtime = Runtime()
-    objects = open_objects(root, dict(storage) or None, runtime)
-    from streamlog.client import check_root
+@dataclass(frozen=True)
+class Task(InputPartition):
+    """What one task reads: one range, or several short ones after another."""
 
-    check_root(objects, runtime, create=False)
-    return Topics(objects, runtime, Checkpointer(objects))
+    ranges: tuple[Range, ...]
+
+    @property
+    def value(self) -> str:  # what Spark shows of an input partition
+        return ", ".join(map(str, self.ranges))
 
 
 class RangeReader:
@@ -144,12 +145,18 @@ class RangeReader:
         fields = [*_FIELDS, _HEADERS_FIELD] if options.headers else _FIELDS
         self._schema = pa.schema(fields)
 
-    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """All records of a range, in order."""
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """All records of a task's ranges, each in order."""
+        if not task.ranges:
+            return
+        with used_topics(self._options.root, self._options.storage) as topics:
+            for part in task.ranges:
+                yield from self._range(topics, part)
+
+    def _range(self, topics: Topics, part: Range) -> Iterator[pa.RecordBatch]:
         options = self._options
-        topics = open_topics(options.root, options.storage)
         try:
-            info = topics.get(part.topic)
+            info = topics.get(part.topic, refresh=True)
             if info.id != part.topic_id:
                 raise TopicDeletedError(f"topic {part.topic!r} was made again")
             reader = topics.partition_reader(info, part.partition)
@@ -238,9 +245,9 @@ def _within_time(rows: pa.RecordBatch, part: Range) -> pa.RecordBatch:
 class Planner:
     """Which partitions there are, where they begin and end, and how ranges are cut. On the driver."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, topics: KeptTopics) -> None:
         self.options = options
-        self.topics = open_topics(options.root, options.storage)
+        self.topics = topics
 
     def partitions(self, *, gone: bool = False) -> dict[TopicPartition, TopicInfo]:
         """The partitions to read, as of now; with `gone`, topics that are not there are left out."""
@@ -332,6 +339,7 @@ class Planner:
                     f"{tp}: no record is as young as {moment} ms; set "
                     "startingOffsetsByTimestampStrategy=latest to begin at the end then"
                 )
+        self.topics.release()
         return found
 
     def _of_group(self, infos: _Infos, spans: _Spans) -> Offsets:
@@ -352,8 +360,11 @@ class Planner:
         infos: _Infos,
         ranges: _Spans,
         times: tuple[int | None, int | None] = (None, None),
-    ) -> list[Range]:
-        """Tasks: at least `minPartitions`, none above `maxRecordsPerPartition`, by offsets."""
+    ) -> list[Task]:
+        """Tasks: at least `minPartitions`, none above `maxRecordsPerPartition`, by offsets.
+
+        Ranges of few records share a task: starting one costs more than reading them.
+        """
         options = self.options
         counts = [end - start for start, end in ranges.values() if end > start]
         total = sum(counts)
@@ -372,7 +383,21 @@ class Planner:
                 low = start + count * piece // pieces
                 high = start + count * (piece + 1) // pieces
                 found.append(Range(tp.topic, infos[tp].id, tp.partition, low, high, *times))
-        return found
+        return _shared(found, 0 if wanted else min(largest, _SHARED_RECORDS))
+
+
+def _shared(ranges: Iterable[Range], most: int) -> list[Task]:
+    """Neighbours of together at most so many records in one task."""
+    groups: list[list[Range]] = []
+    size = 0
+    for part in ranges:
+        count = part.end - part.start
+        if not groups or size + count > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += count
+    return [Task(tuple(group)) for group in groups]
 
 
 _Infos = Mapping[TopicPartition, TopicInfo]
@@ -397,7 +422,10 @@ class BatchReader(DataSourceReader):
             yield item
 
     def partitions(self) -> Sequence[InputPartition]:
-        planner = Planner(self.options)
+        with used_topics(self.options.root, self.options.storage) as topics:
+            return self._tasks(Planner(self.options, topics))
+
+    def _tasks(self, planner: Planner) -> list[Task]:
         infos = planner.partitions()
         start, end = self.options.start, self.options.end
         planner.check(start, infos, end=False)
@@ -411,15 +439,11 @@ class BatchReader(DataSourceReader):
             tp: self._bounds.narrow(starts[tp], ends[tp]) for tp in infos if starts[tp] < ends[tp]
         }
         # An empty read still needs one task to tell its schema.
-        return planner.cut(infos, ranges, self._bounds.times) or [_NOTHING]
+        return planner.cut(infos, ranges, self._bounds.times) or [Task(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Range)
-        if partition.topic:
-            yield from RangeReader(self.options).read(partition)
-
-
-_NOTHING = Range("", "", 0, 0, 0)
+        assert isinstance(partition, Task)
+        return RangeReader(self.options).read(partition)
 
 
 class _Bounds:
@@ -580,8 +604,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planner.cut(alive, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Range)
-        yield from RangeReader(self.options).read(partition)
+        assert isinstance(partition, Task)
+        return RangeReader(self.options).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The query's progress, shown as a group's; the query's own checkpoint stays the authority."""
@@ -610,7 +634,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            self._planner = Planner(self.options)
+            topics = open_topics(self.options.root, self.options.storage)
+            self._planner = Planner(self.options, topics)
         return self._planner
 
     def _ends(self) -> tuple[dict[TopicPartition, TopicInfo], Offsets]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     LessThan,
     LessThanOrEqual,
     Not,
@@ -32,7 +34,7 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.spark.options import source_options
-from streamlog.spark.source import BatchReader, Range, StreamReader
+from streamlog.spark.source import BatchReader, Range, StreamReader, Task
 from tests.fakes import FakeClock
 from tests.spark.queries import (
     T0,
@@ -267,21 +269,23 @@ def test_offsets_beyond_the_log_are_clipped_without_fail_on_data_loss(
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [
-        ({}, 2),
+        # Few records share a task, unless more are asked for.
+        ({}, 1),
         ({"minPartitions": 2}, 2),
         ({"minPartitions": 6}, 6),
         ({"minPartitions": 1000}, 30),
         ({"maxRecordsPerPartition": 7}, 5),
-        ({"maxRecordsPerPartition": 1000}, 2),
+        ({"maxRecordsPerPartition": 29}, 2),
+        ({"maxRecordsPerPartition": 30}, 1),
         ({"maxRecordsPerPartition": 7, "minPartitions": 3}, 5),
         ({"maxRecordsPerPartition": 20, "minPartitions": 10}, 11),
     ],
 )
 def test_tasks(orders: streamlog.Log, options: dict[str, object], tasks: int) -> None:
-    ranges = plan(orders, subscribe="orders", **options)
-    assert len(ranges) == tasks
+    planned = plan(orders, subscribe="orders", **options)
+    assert len(planned) == tasks
     ends = {0: 0, 1: 0}
-    for item in ranges:
+    for item in ranges_of(planned):
         assert item.start == ends[item.partition]
         assert item.end > item.start
         ends[item.partition] = item.end
@@ -299,18 +303,27 @@ def test_a_large_partition_is_read_by_many_tasks(
 # filters
 
 
-def plan(log: streamlog.Log, *filters: Filter, **options: object) -> list[Range]:
+def plan(log: streamlog.Log, *filters: Filter, **options: object) -> list[Task]:
     texts = {"root": log.root} | {name: str(value) for name, value in options.items()}
     reader = BatchReader(source_options(texts, streaming=False))
     # All are handed back: Spark filters once more.
     assert list(reader.pushFilters(list(filters))) == list(filters)
-    ranges = reader.partitions()
-    assert all(isinstance(item, Range) for item in ranges)
-    return [item for item in ranges if isinstance(item, Range) and item.topic]
+    tasks = reader.partitions()
+    assert tasks  # Spark needs one to tell the schema
+    return in_tasks(tasks)
 
 
-def spans(ranges: list[Range]) -> list[tuple[int, int, int]]:
-    return [(item.partition, item.start, item.end) for item in ranges]
+def in_tasks(tasks: Sequence[InputPartition]) -> list[Task]:
+    assert all(isinstance(item, Task) for item in tasks)
+    return [item for item in tasks if isinstance(item, Task) and item.ranges]
+
+
+def ranges_of(tasks: Sequence[InputPartition]) -> list[Range]:
+    return [part for task in in_tasks(tasks) for part in task.ranges]
+
+
+def spans(tasks: Sequence[InputPartition]) -> list[tuple[int, int, int]]:
+    return [(item.partition, item.start, item.end) for item in ranges_of(tasks)]
 
 
 @pytest.mark.parametrize(
@@ -349,12 +362,13 @@ def test_filters_leave_json_offsets_alone(orders: streamlog.Log) -> None:
 def test_filters_on_time_go_to_the_tasks(orders: streamlog.Log) -> None:
     early = datetime.fromtimestamp(T0 / 1000, UTC)
     late = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
-    (one, two) = plan(
+    planned = plan(
         orders,
         GreaterThan(("timestamp",), early),
         LessThanOrEqual(("timestamp",), late),
         subscribe="orders",
     )
+    (one, two) = ranges_of(planned)
     assert (one.min_time_us, one.max_time_us) == (T0 * 1000, 253_402_300_799_999_999)
     assert (two.min_time_us, two.max_time_us) == (T0 * 1000, 253_402_300_799_999_999)
 
@@ -451,6 +465,18 @@ def test_tasks_of_a_stream(spark: SparkSession, orders: streamlog.Log, tmp_path:
     batches = drain(frame, tmp_path / "c")
     assert batches.tasks[0] == 6
     assert batches.values == values(range(30))
+
+
+def test_few_records_of_many_partitions_share_a_task(
+    spark: SparkSession, orders: streamlog.Log, tmp_path: Path
+) -> None:
+    together = drain(stream(spark, orders, subscribe="orders"), tmp_path / "one")
+    assert together.tasks[0] == 1
+    assert together.values == values(range(30))
+    fill(orders, "orders", range(30, 1030), 2)
+    apart = drain(stream(spark, orders, subscribe="orders"), tmp_path / "two")
+    assert apart.tasks[0] == 2
+    assert apart.values == values(range(1030))
 
 
 @pytest.mark.parametrize(
@@ -626,8 +652,7 @@ def test_every_limit_reaches_the_end_without_a_record_twice(orders: streamlog.Lo
         source = reader(orders, maxOffsetsPerTrigger=rows)
         at, seen = source.initialOffset(), 0
         while (to := source.latestOffset(at, ReadMaxRows(rows))) != at:
-            ranges = source.partitions(at, to)
-            count = sum(item.end - item.start for item in ranges if isinstance(item, Range))
+            count = sum(item.end - item.start for item in ranges_of(source.partitions(at, to)))
             assert 0 < count <= rows
             seen += count
             at = to
@@ -678,7 +703,9 @@ def test_a_log_that_lost_its_end_is_data_loss(orders: streamlog.Log) -> None:
 
 @pytest.mark.parametrize("forgiving", [False, True])
 def test_truncate_between_planning_and_reading(orders: streamlog.Log, forgiving: bool) -> None:
-    source = reader(orders, failOnDataLoss=str(not forgiving).lower(), subscribe="orders")
+    source = reader(
+        orders, failOnDataLoss=str(not forgiving).lower(), subscribe="orders", minPartitions=2
+    )
     (one, _) = source.partitions(offsets(orders, 0, 0, 0), offsets(orders, 10, 20, 0))
     orders.truncate("orders", 0, 6)
     if forgiving:
@@ -696,7 +723,7 @@ def test_truncate_between_planning_and_reading(orders: streamlog.Log, forgiving:
 def test_a_topic_deleted_between_planning_and_reading(
     orders: streamlog.Log, forgiving: bool, again: bool
 ) -> None:
-    source = reader(orders, failOnDataLoss=str(not forgiving).lower())
+    source = reader(orders, failOnDataLoss=str(not forgiving).lower(), minPartitions=2)
     begin, end = offsets(orders, 0, 0, 0), offsets(orders, 10, 20, 0)
     (one, _) = source.partitions(begin, end)
     orders.delete_topic("orders")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import streamlog
 
 
 def _modules_after(statement: str) -> set[str]:
@@ -34,3 +37,20 @@ def test_every_public_name_resolves_without_loading_spark_or_the_command_line() 
 
 def test_the_command_line_does_not_load_spark() -> None:
     assert "pyspark" not in _modules_after("import streamlog.cli")
+
+
+def test_the_python_of_a_streaming_query_loads_neither_pandas_nor_the_sink(tmp_path: Path) -> None:
+    with streamlog.connect(tmp_path) as log:
+        log.create_topic("t", partitions=2)
+        with log.producer() as producer:
+            producer.send("t", "a")
+    loaded = _modules_after(
+        "from streamlog.spark.datasource import StreamlogDataSource as S\n"
+        f"s = S({{'root': {str(tmp_path)!r}, 'subscribe': 't', 'startingOffsets': 'earliest'}})\n"
+        "reader = s.streamReader(s.schema())\n"
+        "reader.prepareForTriggerAvailableNow()\n"
+        "start = reader.initialOffset()\n"
+        "assert reader.partitions(start, reader.reportLatestOffset())"
+    )
+    # A query waits for this process, whenever it starts.
+    assert not loaded & {"pandas", "pyarrow.compute", "streamlog.spark.sink"}

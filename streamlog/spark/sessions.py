@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamlog.errors import InvalidRequestError
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
+
+_WORKER_PATH = "spark.executorEnv.PYTHONPATH"
+_WORKERS = str(Path(__file__).parent / "workers")
 
 
 def session(
@@ -25,9 +31,6 @@ def session(
     `delta=False` leaves Delta's jars out (they are fetched from Maven at the first start); topics then
     cannot be read as native tables, everything else works.
     """
-    import os
-    import shutil
-
     from pyspark.sql import SparkSession
 
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
@@ -35,14 +38,18 @@ def session(
             "Spark needs Java 17 or later, and there is none: install it (Debian: apt install "
             "openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    builder = SparkSession.builder.appName(app)
-    builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    where = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    builder = SparkSession.builder.appName(app).master(where)
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
-        # By default 50 tasks read the log of each Delta table, of which a topic has many small ones.
-        "spark.databricks.delta.snapshotPartitions": "2",
+        # By default 50 tasks look at the log of each Delta table in every query; a topic has many small ones.
+        "spark.databricks.delta.snapshotPartitions": "1",
     } | dict(config or {})
+    if where == "local" or where.startswith("local["):
+        # Not on a cluster, whose executors would lose the path they were given.
+        given = settings.get(_WORKER_PATH)
+        settings[_WORKER_PATH] = os.pathsep.join([_WORKERS, *([given] if given else [])])
     for key, value in settings.items():
         builder = builder.config(key, value)
     if delta:

@@ -1,0 +1,1 @@
+"""What the Python processes of a local session start with; see `sitecustomize`."""
