@@ -1,47 +1,35 @@
-"""Appending to one partition: put the data file, then win the next version. The heart of streamlog.
+"""The writer's end of one partition: appends (`append` has their rules), and commits without data.
 
-P1  Offsets are dense: a batch is numbered from the head that the commit before it left, and encoded anew
-    when another writer moved the head.
-P2  One commit id serves all attempts of a batch, so that its own commit is recognised after a lost reply.
-P3  An unclear put is settled at its version before anything else is tried (`VersionLog.try_commit`).
-P4  When the log overtook a sleeping writer, a fresh snapshot decides: our file or our producer's mark in
-    it means written, a mark below ours means not written, and anything else is reported as unknown.
-P5  A data file is committed while it is young (a quarter of the vacuum floor), else put again; when the
-    commit ended later than that, the file is looked for, and restored, before the batch is acknowledged.
 P6  With `durable`, every earlier version is made durable first.
+P7  A rewrite commits only if all files that its plan read are live: see `rewrite`.
 P8  Maintenance for a controller carries its epoch, and is refused where a later controller has been: the
     epoch is compared at every version tried, so one that slept through its own replacement commits nothing
     after the first commit of its successor.
 
-One thread at a time. A crash before the commit leaves an orphan file that no reader can see; vacuum
-removes it. A crash after the commit leaves a complete append.
+One thread at a time. A crash leaves either nothing or a complete commit, and perhaps orphan files that no
+reader can see; vacuum removes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from streamlog import batch, paths
 from streamlog.batch import RecordColumns
 from streamlog.clock import Runtime
 from streamlog.errors import (
     CorruptLogError,
     FencedError,
-    InvalidRequestError,
     OutOfRangeError,
     TopicDeletedError,
     UnavailableError,
-    UnknownOutcomeError,
 )
 from streamlog.log import commit as commits
+from streamlog.log.append import Append, Appended, AppMark, ProducerMark, RegroupError
 from streamlog.log.backoff import Backoff
 from streamlog.log.checkpoints import Checkpointer
-from streamlog.log.commit import CONTROLLER, END, SEALED, START, Segment
-from streamlog.log.sequences import KAFKA_PREFIX, BatchMark, Verdict, rows_of
+from streamlog.log.commit import CONTROLLER, SEALED, START, Segment
+from streamlog.log.sequences import BatchMark, Verdict
 from streamlog.log.state import PRODUCER_PREFIX, pack_mark
 from streamlog.log.versions import (
     LOG_FLOOR_SECONDS,
@@ -52,54 +40,18 @@ from streamlog.log.versions import (
 from streamlog.log.view import PartitionView
 from streamlog.storage.objects import Objects
 
-
-@dataclass(frozen=True, slots=True)
-class ProducerMark:
-    """A stable producer's epoch, and its sequence after the batch that carries the mark."""
-
-    producer_id: str
-    epoch: int
-    sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class AppMark:
-    """A batch of an application that repeats itself: found in the log, it is written already.
-
-    Unlike a producer's, the mark never expires (its name begins with `streamlog.`), and the same version
-    always stands for the same records, whoever writes them.
-    """
-
-    app_id: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where a batch is. `base_offset` is None when only its producer's mark tells that it was written."""
-
-    base_offset: int | None
-    version: int
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The data file of a batch as last put."""
-
-    segment: Segment
-    body: pa.Buffer
-    put_at: float
+__all__ = [
+    "AppMark",
+    "Appended",
+    "PartitionLog",
+    "ProducerMark",
+    "RegroupError",
+    "deleted",
+]
 
 
 # What a commit holds besides its own description: actions, and marks by name. Asked for at every attempt.
 _Actions = Callable[[], tuple[list[dict[str, Any]], dict[str, int]]]
-
-
-class RegroupError(Exception):
-    """Of the batches of Kafka's producers in an append, one is no longer the next of its producer.
-
-    Nothing was written; judge them again (`PartitionLog.judge`) and append those that still are next.
-    """
 
 
 class _VoidError(Exception):
@@ -118,52 +70,52 @@ class PartitionLog:
         create: Callable[[], None],
         floor: float = LOG_FLOOR_SECONDS,
     ) -> None:
-        self._objects = objects
+        self.objects = objects
         self.table = table
-        self._runtime = runtime
+        self.runtime = runtime
         self._clock = runtime.clock
-        self._checkpointer = checkpointer
+        self.checkpointer = checkpointer
         self._create = create
-        self._view = PartitionView(objects, table, runtime, floor)
+        self.view = PartitionView(objects, table, runtime, floor)
         # How often another writer won the version that this one wanted.
         self.lost_races = 0
 
     @property
     def end(self) -> int:
         """The next offset, as of the last look."""
-        return self._view.state.end
+        return self.view.state.end
 
     @property
     def start(self) -> int:
         """The log start, as of the last look."""
-        return self._view.state.start
+        return self.view.state.start
 
     @property
     def rewrites(self) -> tuple[int, int]:
         """Changes whenever files were, or may have been, taken out of the log, as of the last look."""
-        return self._view.opens, self._view.state.rewrites
+        return self.view.opens, self.view.state.rewrites
 
     @property
     def is_open(self) -> bool:
         """Whether the log was looked at, and lately enough to trust its names."""
-        return self._view.is_open and not self._view.versions.stale
+        return self.view.is_open and not self.view.versions.stale
 
     @property
     def version(self) -> int:
         """The table's version, as of the last look."""
-        return self._view.versions.version
+        return self.view.versions.version
 
     def refresh(self) -> None:
         """Looks at the newest version; makes the table if nobody has."""
-        if self._view.is_open:
-            self._view.catch_up()
+        if self.view.is_open:
+            self.view.catch_up()
             return
         try:
-            self._view.open()
+            self.view.open()
         except TableGoneError:
             self._create()
             try:
-                self._view.open()
+                self.view.open()
             except TableGoneError as error:
                 # S3's 409 with nothing there, or a deletion that finished meanwhile: ask again.
                 raise UnavailableError(f"{self.table} could not be made: {error}") from error
@@ -171,7 +123,7 @@ class PartitionLog:
     def producer_state(self, producer_id: str) -> tuple[int, int] | None:
         """The epoch and the sequence that a stable producer reached in this partition."""
         self.refresh()
-        return self._view.state.producer(producer_id)
+        return self.view.state.producer(producer_id)
 
     def append(
         self,
@@ -189,11 +141,11 @@ class PartitionLog:
         `batches`: those of Kafka's idempotent producers in it; RegroupError if one of them is not the next
         of its producer by the version that the commit would follow.
         """
-        return _Append(self, columns, durable, compression, producer, app, batches, deadline).run()
+        return Append(self, columns, durable, compression, producer, app, batches, deadline).run()
 
     def judge(self, batches: Sequence[BatchMark]) -> list[Verdict]:
         """What becomes of batches of Kafka's producers, as of the last look."""
-        return self._view.state.sequences.judge(batches)
+        return self.view.state.sequences.judge(batches)
 
     def fence(self, mark: ProducerMark, deadline: float | None = None) -> None:
         """Commits a producer's epoch alone, so that older holders of its id can commit no more."""
@@ -207,10 +159,10 @@ class PartitionLog:
         controller_epoch: int | None = None,
     ) -> int:
         """Moves the log start to `before`; files wholly below it are removed. The new start."""
-        now_ms = int(self._objects.store_time() * 1000)
+        now_ms = int(self.objects.store_time() * 1000)
 
         def actions() -> tuple[list[dict[str, Any]], dict[str, int]]:
-            state = self._view.state
+            state = self.view.state
             if not 0 <= before <= state.end:
                 raise OutOfRangeError(
                     f"cannot truncate {self.table} before offset {before}: the log is "
@@ -228,7 +180,7 @@ class PartitionLog:
             )
 
         self._commit("truncate", self._controlled(controller_epoch, actions), deadline=deadline)
-        return self._view.state.start
+        return self.view.state.start
 
     def rewrite(
         self,
@@ -250,11 +202,11 @@ class PartitionLog:
         """
         begun = self._clock.monotonic() if written_at is None else written_at
         old = begun + VACUUM_FLOOR_SECONDS / 4
-        now_ms = int(self._objects.store_time() * 1000)
+        now_ms = int(self.objects.store_time() * 1000)
         needed = {segment.path for segment in (*gone, *read)}
 
         def actions() -> tuple[list[dict[str, Any]], dict[str, int]]:
-            state = self._view.state
+            state = self.view.state
             if new and all(state.has_file(segment.path) for segment in new):
                 return [], {}  # an answer was lost; a fresh view shows that it is done
             if not all(state.has_file(path) for path in needed) or self._clock.monotonic() > old:
@@ -281,7 +233,7 @@ class PartitionLog:
             return actions
 
         def checked() -> tuple[list[dict[str, Any]], dict[str, int]]:
-            found = self._view.state.txn(CONTROLLER)
+            found = self.view.state.txn(CONTROLLER)
             if found is not None and found > epoch:
                 raise FencedError(
                     f"maintenance of {self.table} for the controller of epoch {epoch} is refused: the "
@@ -295,7 +247,7 @@ class PartitionLog:
     def _check_there(self, new: Sequence[Segment], gone: Sequence[Segment]) -> None:
         """P5 for a rewrite whose commit slept: what was replaced is still there to be put back."""
         for segment in new:
-            if self._objects.head(f"{self.table}/{segment.path}") is None:
+            if self.objects.head(f"{self.table}/{segment.path}") is None:
                 raise CorruptLogError(
                     f"{self.table}: a vacuum took {segment.path} before version {self.version} named it. "
                     f"Nothing is lost yet: the {len(gone)} files it replaced stay for an hour. Stop "
@@ -305,7 +257,7 @@ class PartitionLog:
     def seal(self, deadline: float | None = None) -> None:
         """The last commit of a deleted topic's partition; doing it again is fine."""
         self.refresh()
-        if not self._view.state.sealed:
+        if not self.view.state.sealed:
             try:
                 self._commit("seal", lambda: ([], {SEALED: 1}), deadline=deadline)
             except TopicDeletedError:
@@ -317,7 +269,7 @@ class PartitionLog:
 
     def check_mark(self, mark: ProducerMark) -> tuple[int, int] | None:
         """The producer's state here; FencedError when a newer holder of the id has been here."""
-        found = self._view.state.producer(mark.producer_id)
+        found = self.view.state.producer(mark.producer_id)
         if found is not None and found[0] > mark.epoch:
             raise FencedError(
                 f"producer id {mark.producer_id!r} is held by a newer producer (epoch {found[0]}; this "
@@ -327,8 +279,8 @@ class PartitionLog:
 
     def check_open(self) -> None:
         """TopicDeletedError when the partition is sealed; the refusal when it is broken."""
-        self._view.check_sound()
-        if self._view.state.sealed:
+        self.view.check_sound()
+        if self.view.state.sealed:
             raise deleted(self.table)
 
     def _commit(
@@ -339,12 +291,12 @@ class PartitionLog:
     ) -> None:
         """Commits actions without data, made anew for every version tried."""
         self.refresh()
-        commit_id = self._runtime.ids.new()
-        pause = Backoff(self._runtime, deadline, f"{kind} of {self.table}")
+        commit_id = self.runtime.ids.new()
+        pause = Backoff(self.runtime, deadline, f"{kind} of {self.table}")
         settled = True
         data = b""
         txns: dict[str, int] = {}
-        view = self._view
+        view = self.view
         while True:
             if settled:
                 self.check_open()
@@ -384,11 +336,15 @@ class PartitionLog:
             view.catch_up()
             pause.after_loss()
 
+    def gone(self) -> TopicDeletedError:
+        """The error for a write to a topic that is gone."""
+        return deleted(self.table)
+
     def make_earlier_durable(self) -> None:
         """P6: all that was seen so far goes to stable storage."""
-        if not self._view.all_durable:
-            self._objects.sync_all()
-            self._view.all_durable = True
+        if not self.view.all_durable:
+            self.objects.sync_all()
+            self.view.all_durable = True
 
 
 def deleted(table: str) -> TopicDeletedError:
@@ -397,197 +353,3 @@ def deleted(table: str) -> TopicDeletedError:
         f"{table} belongs to a topic that was deleted; nothing was written. Make the topic again to "
         "write to the new one"
     )
-
-
-class _Append:
-    """One batch on its way into the log."""
-
-    def __init__(
-        self,
-        log: PartitionLog,
-        columns: RecordColumns,
-        durable: bool,
-        compression: str,
-        producer: ProducerMark | None,
-        app: AppMark | None,
-        batches: Sequence[BatchMark],
-        deadline: float | None,
-    ) -> None:
-        if len(columns) == 0:
-            raise InvalidRequestError("a batch must hold at least one record")
-        self._log = log
-        self._view = log._view
-        self._columns = columns
-        self._durable = durable
-        self._compression = compression
-        self._producer = producer
-        self._app = app
-        self._batches = batches
-        self._commit_id = log._runtime.ids.new()
-        self._clock = log._clock
-        self._pause = Backoff(log._runtime, deadline, f"a batch for {log.table}")
-        self._times = columns.time_range_us()
-        self._file: _Attempt | None = None
-        self._tried = False
-
-    def run(self) -> Appended:
-        view = self._view
-        if not view.is_open or view.versions.stale:
-            self._persist(self._log.refresh)
-        while True:
-            done = self._already_written()
-            if done is not None:
-                return done
-            try:
-                attempt = self._put_data()
-                if self._aged(attempt):
-                    # The put itself took so long that a vacuum may have had the file: once more.
-                    self._pause.after_loss()
-                    continue
-                data, txns = self._build(attempt)
-                if self._durable:
-                    self._log.make_earlier_durable()
-            except UnavailableError as error:
-                if not error.retriable:
-                    raise
-                self._pause.after_failure(error)
-                continue
-            try:
-                won = self._win(data)
-            except OvertakenError:
-                self._persist(view.open)
-                self._settle_by_snapshot()
-                continue
-            if won:
-                return self._acknowledge(attempt, txns)
-            self._log.lost_races += 1
-            self._persist(view.catch_up)
-            self._pause.after_loss()
-
-    def _persist(self, look: Callable[[], object]) -> None:
-        """A look at the log, again and again while the store does not answer."""
-        while True:
-            try:
-                look()
-                return
-            except UnavailableError as error:
-                if not error.retriable:
-                    raise
-                self._pause.after_failure(error)
-
-    def _already_written(self) -> Appended | None:
-        if self._tried and self._file and self._view.state.has_file(self._file.segment.path):
-            return self._found()
-        self._log.check_open()
-        if any(verdict.judgement != "next" for verdict in self._log.judge(self._batches)):
-            raise RegroupError
-        if self._app is not None:
-            reached = self._view.state.txn(self._app.app_id)
-            if reached is not None and reached >= self._app.version:
-                return self._found()
-        mark = self._producer
-        if mark is None:
-            return None
-        found = self._log.check_mark(mark)
-        if found is None or found < (mark.epoch, mark.sequence):
-            return None
-        if not self._tried:
-            raise InvalidRequestError(
-                f"producer id {mark.producer_id!r} used sequence {mark.sequence} before; a sequence is "
-                "never used twice"
-            )
-        return self._found()
-
-    def _put_data(self) -> _Attempt:
-        base = self._view.state.end
-        last = self._file
-        now = self._clock.monotonic()
-        if last is not None and last.segment.first == base:
-            if not self._aged(last):
-                return last
-            body = last.body
-        else:
-            body = batch.encode(self._columns, base, self._compression)
-        name = paths.data_file(base, self._log._runtime.ids.new())
-        self._log._objects.put_new(f"{self._log.table}/{name}", body, durable=self._durable)
-        count = len(self._columns)
-        segment = Segment(name, body.size, count, base, base + count - 1, *self._times)
-        self._file = _Attempt(segment, body, now)
-        return self._file
-
-    def _aged(self, attempt: _Attempt) -> bool:
-        return self._clock.monotonic() - attempt.put_at > VACUUM_FLOOR_SECONDS / 4
-
-    def _build(self, attempt: _Attempt) -> tuple[bytes, dict[str, int]]:
-        now_ms = self._clock.time_ms()
-        txns = {END: attempt.segment.last + 1}
-        if self._producer is not None:
-            mark = pack_mark(self._producer.epoch, self._producer.sequence)
-            txns[PRODUCER_PREFIX + self._producer.producer_id] = mark
-        if self._app is not None:
-            txns[self._app.app_id] = self._app.version
-        for sent in self._batches:
-            txns[f"{KAFKA_PREFIX}{sent.producer_id}"] = pack_mark(sent.epoch, sent.last)
-        actions = [commits.txn_action(app, at, now_ms) for app, at in txns.items()]
-        actions.append(commits.add_action(attempt.segment, now_ms, data_change=True))
-        data = commits.build(
-            "append",
-            commit_id=self._commit_id,
-            previous=self._view.versions.commit_id,
-            now_ms=now_ms,
-            actions=actions,
-            details={"durable": self._durable}
-            | ({"batches": self._rows(attempt)} if self._batches else {}),
-        )
-        return data, txns
-
-    def _rows(self, attempt: _Attempt) -> list[list[int]]:
-        return rows_of(self._batches, attempt.segment.first)
-
-    def _win(self, data: bytes) -> bool:
-        while True:
-            try:
-                self._tried = True
-                return self._view.versions.try_commit(data, self._commit_id, durable=self._durable)
-            except UnavailableError as error:
-                if not error.retriable:
-                    raise
-                self._pause.after_failure(error, unclear=True)
-            except TableGoneError as error:
-                raise deleted(self._log.table) from error
-
-    def _settle_by_snapshot(self) -> None:
-        """P4, right after a fresh open: returns if the batch is certainly not written or live."""
-        if self._file is not None and self._view.state.has_file(self._file.segment.path):
-            return
-        if self._producer is not None or self._app is not None or self._all_marked():
-            return
-        raise UnknownOutcomeError(
-            f"a batch for {self._log.table} was put while this process slept for so long that the log "
-            "was cleaned meanwhile; nobody can tell whether it was written. Read the topic's end before "
-            "sending it again, or use a stable producer_id, whose sequence decides this"
-        )
-
-    def _all_marked(self) -> bool:
-        """Whether each record belongs to a batch of an idempotent producer, so that its mark decides."""
-        marked = sum((mark.last - mark.first) % 2**31 + 1 for mark in self._batches)
-        return marked == len(self._columns)
-
-    def _found(self) -> Appended:
-        path = self._file.segment.path if self._file is not None else ""
-        state = self._view.state
-        base = state.file(path).first if state.has_file(path) else None
-        return Appended(base, self._view.versions.version)
-
-    def _acknowledge(self, attempt: _Attempt, txns: dict[str, int]) -> Appended:
-        log = self._log
-        view = self._view
-        view.state.appended(attempt.segment, txns, self._rows(attempt))
-        view.all_durable = view.all_durable and self._durable
-        if self._aged(attempt):
-            path = f"{log.table}/{attempt.segment.path}"
-            if log._objects.head(path) is None:
-                log._objects.put_new(path, attempt.body, durable=self._durable)
-        version = view.versions.version
-        log._checkpointer.passed(log.table, version, len(view.state.segments))
-        return Appended(attempt.segment.first, version)

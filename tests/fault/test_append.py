@@ -122,7 +122,7 @@ def test_an_unclear_commit_is_settled_at_its_version(
     assert append(log, b"mine").base_offset == 1
     assert append(log, b"next").base_offset == 2
     assert partition.contents() == numbered(b"before", b"mine", b"next")
-    assert log._view.versions.version == 3, "no version was used twice or left out"
+    assert log.version == 3, "no version was used twice or left out"
 
 
 def test_a_lost_answer_whose_look_up_fails_too(partition: Partition) -> None:
@@ -186,7 +186,7 @@ def test_a_full_or_refusing_store_fails_at_once(
     def refuse(*_: object, **__: object) -> None:
         raise error("no")
 
-    monkeypatch.setattr(log._objects, "put_new", refuse)
+    monkeypatch.setattr(log.objects, "put_new", refuse)
     with pytest.raises(error):
         append(log, b"x")
     monkeypatch.undo()
@@ -485,5 +485,5 @@ def test_commits_without_data_settle_lost_answers(partition: Partition, call: st
         "seal": log.seal,
     }
     actions[call]()
-    assert log._view.versions.version == 2
+    assert log.version == 2
     assert partition.objects.get(paths.commit_file("topics/t/0", 3)) is None

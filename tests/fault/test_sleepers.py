@@ -55,7 +55,7 @@ def move_on(partition: Partition, clock: FakeClock, *values: bytes) -> None:
     log = partition.over(partition.objects, fake_runtime(99, clock)).log()
     for value in values:
         append(log, value)
-    write_checkpoint(partition.objects, partition.table, log._view.versions.version)
+    write_checkpoint(partition.objects, partition.table, log.version)
     age(partition.objects, LONG)
     cleaner = Cleaner(partition.objects, partition.runtime, keep=0)
     assert cleaner.clean_log(partition.table) > 0
