@@ -58,6 +58,7 @@ bench: $(STAMP) ## Measure; prints a table
 soak: $(STAMP) ## Groups, then maintenance beside a Spark stream, killed at random for minutes; every record counted
 	$(BIN)/python -m tests.processes.group_soak
 	$(BIN)/python -m tests.processes.maintenance_soak
+	PYTHONPATH=.:tests $(BIN)/python -m broker.soak --minutes 5
 
 clean: ## Remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
