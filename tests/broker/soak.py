@@ -1,4 +1,4 @@
-"""`PYTHONPATH=.:tests python -m broker.soak --minutes 30` (`make soak`): every record counted, memory watched.
+"""`PYTHONPATH=.:tests python -m broker.soak` (`make soak`): every record counted, memory watched.
 
 Two broker processes over one root, with maintenance; an idempotent producer and a group of two consumers by
 confluent-kafka. One of the brokers is killed and started again every few minutes. At the end every
