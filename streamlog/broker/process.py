@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 
+from streamlog.broker import heap
 from streamlog.broker.broker import Broker
 from streamlog.broker.listening import cannot_listen
 from streamlog.broker.settings import BrokerSettings
@@ -26,11 +27,13 @@ _log = logging.getLogger(__name__)
 # A broker makes large numbers of short-lived objects and few cycles: young collections are rare, full ones
 # rarer. With the defaults (700, 10, 10) a busy broker spends much of its time looking for cycles in records.
 _GC_THRESHOLDS = (50_000, 20, 100)
+_TRIM_SECONDS = 60.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(log: Log, settings: BrokerSettings) -> None:
     """Runs a broker until a signal ends it; blocks."""
+    heap.few_arenas()
     asyncio.run(_serve(log, settings))
 
 
@@ -59,7 +62,9 @@ async def _serve(log: Log, settings: BrokerSettings) -> None:
         sys.stdout.write(f"listening on {where}:{broker.server.port} (node {me.node_id})\n")
         sys.stdout.flush()
         _log.info("node %d serves %s", me.node_id, log.root)
+        tidying = asyncio.create_task(_tidy())
         await _first(stopping, broker.cluster.lost)
+        tidying.cancel()
     finally:
         await broker.stop()
     _log.info("node %d has ended", broker.cluster.me.node_id)
@@ -75,6 +80,13 @@ async def _first(*events: asyncio.Event) -> None:
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+
+
+async def _tidy() -> None:
+    """Keeps the heap small, for as long as the broker runs."""
+    while True:
+        await asyncio.sleep(_TRIM_SECONDS)
+        await asyncio.get_running_loop().run_in_executor(None, heap.trim)
 
 
 def _settle() -> None:
