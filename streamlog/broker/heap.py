@@ -1,4 +1,4 @@
-"""The C heap of a process that lives long and has many threads, kept small. Linux with glibc; elsewhere nothing.
+"""The C heap of a process that lives long and has many threads, kept small. On Linux with glibc only.
 
 glibc gives threads arenas of their own, up to eight a core, and keeps in each what was once used. A broker's
 threads come and go (delta-rs alone starts dozens for a checkpoint), so within a quarter of an hour of light
