@@ -23,6 +23,8 @@ Run = Callable[[Callable[[], Chunk | None]], Awaitable[Chunk | None]]
 
 _READERS = 4
 _MAX_RECORDS = 50_000
+# Files that one piece is gathered from.
+_FILES = 64
 # Pieces that were read ahead and that nobody has asked for yet.
 _AHEAD = 8
 
@@ -90,17 +92,24 @@ def read_chunk(
     """A piece of the log as a batch for consumers; blocks."""
     if offset >= reader.end:
         reader.refresh()
-    rows = reader.read(offset, max_records=_MAX_RECORDS, max_bytes=max_bytes)
-    if rows is None:
-        end = reader.end
-        if offset >= end:
-            return None
-        # All from here to the end was erased: consumers must get past it.
-        return Chunk(offset, end, records.encode_gap(offset, end - 1, leader_epoch))
-    return _chunk(rows, offset, leader_epoch, stamped)
-
-
-def _chunk(rows: pa.RecordBatch, offset: int, leader_epoch: int, stamped: bool) -> Chunk:
-    last = rows.column("offset")[rows.num_rows - 1].as_py()
-    data = records.encode(rows, leader_epoch, log_append_time=stamped)
-    return Chunk(offset, last + 1, data)
+    parts: list[pa.RecordBatch] = []
+    at, left = offset, max_bytes
+    # Micro-appends are a file each: a piece takes many of them, or who catches up reads them one by one.
+    while left > 0 and len(parts) < _FILES:
+        rows = reader.read(at, max_records=_MAX_RECORDS, max_bytes=left)
+        if rows is None:
+            break
+        parts.append(rows)
+        at = int(rows.column("offset")[rows.num_rows - 1].as_py()) + 1
+        left -= rows.nbytes
+        if at >= reader.end:
+            break
+    if parts:
+        whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        data = records.encode(whole, leader_epoch, log_append_time=stamped)
+        return Chunk(offset, at, data)
+    end = reader.end
+    if offset >= end:
+        return None
+    # All from here to the end was erased: consumers must get past it.
+    return Chunk(offset, end, records.encode_gap(offset, end - 1, leader_epoch))
