@@ -307,9 +307,12 @@ class Cluster:
     def _leave(self) -> None:
         me = self._member
         for _ in range(_LEAVE_ATTEMPTS):
-            view = self._newest(self._roster.look())
+            look = self._roster.look()
+            view = self._newest(look)
             rest = [member for member in view.members if member.key != me.key]
             if len(rest) == len(view.members) or self._roster.propose(view.next(rest)):
+                # The last one to go leaves no long row of views behind.
+                self._roster.forget_views(look.old)
                 break
         self._roster.forget([me.key])
 
