@@ -7,6 +7,7 @@ A2  A request fails alone: a batch that is damaged, too large or out of order is
 A3  A repeated batch is not written again; it is answered with the place of its first copy, or with
     DUPLICATE_SEQUENCE_NUMBER, which clients take for success, where that place is not known any more.
 A4  Before another writer's commit is overtaken, all batches are judged again by what it left (RegroupError).
+A5  A gap is believed only after a look at the log: clients take its error for the end of their producer.
 
 `Appender.append` blocks and runs on a thread; one call at a time.
 """
@@ -152,7 +153,12 @@ class Appender:
         if not marked:
             return left
         refused: set[int] = set()
-        for piece, verdict in zip(marked, self.log.judge(_marks(marked)), strict=True):
+        verdicts = self.log.judge(_marks(marked))
+        if any(verdict.judgement == "gap" for verdict in verdicts):
+            # Another broker may have written what is missing here: a look decides (A5).
+            self.log.refresh()
+            verdicts = self.log.judge(_marks(marked))
+        for piece, verdict in zip(marked, verdicts, strict=True):
             if verdict.judgement != "next":
                 refused.add(id(piece))
                 _answer(piece, verdict)

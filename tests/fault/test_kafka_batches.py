@@ -122,6 +122,16 @@ def test_a_batch_that_another_broker_wrote_meanwhile_is_not_written_again(
     assert values(partition) == [b"a", b"b", b"x", b"c"]
 
 
+def test_a_broker_that_lags_behind_does_not_call_the_next_batch_a_gap(partition: Partition) -> None:
+    behind, ahead = Broker(partition), Broker(partition)
+    assert behind.send(batch(7, 0, b"a")) == [0]
+    assert ahead.send(batch(7, 1, b"b")) == [1]
+    assert ahead.send(batch(7, 2, b"c")) == [2]
+    assert behind.send(batch(7, 3, b"d"), batch(7, 4, b"e")) == [3, 4]
+    assert behind.send(batch(7, 9, b"x")) == [Code.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert values(partition) == [b"a", b"b", b"c", b"d", b"e"]
+
+
 def test_an_append_whose_batches_are_no_longer_next_writes_nothing(partition: Partition) -> None:
     log, other = partition.log(), partition.log()
     mark = BatchMark(7, 0, 0, 0)
