@@ -12,8 +12,9 @@ R2  What `decode` accepts has the right check sum, and its records fill it exact
     KafkaError. Decompression is bounded.
 
 By hand instead of by aiokafka's compiled codec: numpy finds all fields of all records at once and Arrow
-copies the bytes, which takes 0.2 us a record of 100 bytes where the codec, with the lists for Arrow, takes
-1.2 (decoding) and 0.15 where it takes 0.7 (encoding).
+copies the bytes. For 10,000 records of 100 bytes in a batch, decoding takes 0.15 us a record beside 0.41
+(0.36 beside 0.48 where their sizes differ), encoding 0.17 beside 0.36; and no object a record is left for
+the garbage collector.
 """
 
 from __future__ import annotations
