@@ -13,7 +13,7 @@ from streamlog.cli.output import WrongUsageError
 from streamlog.cli.session import key_values, session_of
 from streamlog.errors import InvalidRequestError
 
-_NEEDED = ("kio", "aiokafka", "cramjam", "prometheus_client")
+_NEEDED = ("kio", "crc32c", "cramjam", "prometheus_client")
 
 
 def broker(

@@ -50,7 +50,7 @@ async def _topics(call: Call) -> list[dict[str, Any]]:
         topic_id = getattr(topic, "topic_id", None)
         try:
             if topic.name is None and topic_id is not None:
-                info = await broker.run(by_id, call, topic_id)
+                info = await broker.topic_cache.with_id(topic_id.hex)
             else:
                 info = await _named(call, topic.name)
             found.append(describe(call, info))
@@ -78,16 +78,6 @@ async def _named(call: Call, name: str) -> TopicInfo:
         return await broker.run(broker.topics.get, name, refresh=True)
     except StreamlogError as error:
         raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, str(error)) from error
-
-
-def by_id(call: Call, topic_id: UUID) -> TopicInfo:
-    """The topic of an id; blocks."""
-    topics = call.broker.topics
-    for refresh in (False, True):
-        for info in topics.list(refresh=refresh):
-            if info.id == topic_id.hex:
-                return info
-    raise KafkaError(Code.UNKNOWN_TOPIC_ID)
 
 
 def _unless_forbidden(call: Call, entry: dict[str, Any]) -> dict[str, Any] | None:

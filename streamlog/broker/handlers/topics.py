@@ -16,7 +16,6 @@ from uuid import UUID
 from streamlog.broker import apis
 from streamlog.broker.call import Call, Handler, Response
 from streamlog.broker.configs import parsed, topic_entries
-from streamlog.broker.handlers.metadata import by_id
 from streamlog.broker.kafka_errors import Code, KafkaError, code_of
 from streamlog.broker.operations import CLUSTER
 from streamlog.config import TopicConfig, validate_topic_name
@@ -147,7 +146,7 @@ async def _to_delete(call: Call, name: str | None, topic_id: UUID | None) -> Top
     if (name is None) == (topic_id is None):
         raise KafkaError(Code.INVALID_REQUEST, "give either a topic's name or its id")
     if topic_id is not None:
-        info = await broker.run(by_id, call, topic_id)
+        info = await broker.topic_cache.with_id(topic_id.hex)
         # Who may not see a topic does not learn its name from its id.
         if not broker.security.allows(call, "describe", "topic", info.name):
             raise KafkaError(Code.TOPIC_AUTHORIZATION_FAILED)
